@@ -6,7 +6,8 @@ from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
 from cake_ir.targets import sm_80, sm_89, sm_90a, sm_100a, sm_103a, sm_120a
 from cake_ir.targets.features import FEATURES
 from cake_ir.targets.matrix import MmaSyncForm, NRule, Tcgen05Form, WgmmaForm
-from cake_ir.targets.table import CHECKED_MEANING, Checked, Fact, Feature, Target
+from cake_ir.targets._feature import Feature
+from cake_ir.targets.table import CHECKED_MEANING, Checked, Fact, Target
 
 __all__ = [
     "CHECKED_MEANING",
@@ -43,6 +44,12 @@ def get(name: str, span: Span = NOWHERE) -> Target:
         if f"{shown}a" in _TARGETS:
             message += f". Targets are matched exactly: write '{shown}a'"
         raise CakeError(
-            error("hardware/unknown-target", "hardware", message, span, contract="A kernel names exactly one known architecture per target.")
+            error(
+                "hardware/unknown-target",
+                "hardware",
+                message,
+                span,
+                contract="A kernel names exactly one known architecture per target.",
+            )
         )
     return found

@@ -164,10 +164,15 @@ def _mma_fp8() -> tuple[MmaSyncForm, ...]:
 
 def _mma_sm120() -> tuple[MmaSyncForm, ...]:
     plain = tuple(
-        MmaSyncForm(16, 8, 32, a, b, "f32", 4, 2, 4, _MMA, kind="f8f6f4") for a in F8F6F4 for b in F8F6F4 if not (a in FP8 and b in FP8)
+        MmaSyncForm(16, 8, 32, a, b, "f32", 4, 2, 4, _MMA, kind="f8f6f4")
+        for a in F8F6F4
+        for b in F8F6F4
+        if not (a in FP8 and b in FP8)
     )
     scaled = tuple(
-        MmaSyncForm(16, 8, 32, a, b, "f32", 4, 2, 4, _MMA_SCALED, kind="mxf8f6f4", scale="e8m0", scale_vec=1) for a in F8F6F4 for b in F8F6F4
+        MmaSyncForm(16, 8, 32, a, b, "f32", 4, 2, 4, _MMA_SCALED, kind="mxf8f6f4", scale="e8m0", scale_vec=1)
+        for a in F8F6F4
+        for b in F8F6F4
     )
     fp4 = (
         MmaSyncForm(16, 8, 64, "e2m1", "e2m1", "f32", 4, 2, 4, _MMA_SCALED, kind="mxf4", scale="e8m0", scale_vec=2),
@@ -194,7 +199,18 @@ def _tcgen05(int8: bool, wide_fp4: bool) -> tuple[Tcgen05Form, ...]:
     forms = [
         Tcgen05Form("f16", ("f16",), ("f16", "f32"), False, 16, _CG1, _CG2, True, _TC),
         Tcgen05Form("f16", ("bf16",), ("f32",), False, 16, _CG1, _CG2, True, _TC),
-        Tcgen05Form("tf32", ("tf32",), ("f32",), False, 8, _CG1, _CG2, True, _TC, note="MN-major needs the 128-byte swizzle with 32-byte atoms"),
+        Tcgen05Form(
+            "tf32",
+            ("tf32",),
+            ("f32",),
+            False,
+            8,
+            _CG1,
+            _CG2,
+            True,
+            _TC,
+            note="MN-major needs the 128-byte swizzle with 32-byte atoms",
+        ),
         Tcgen05Form("f8f6f4", F8F6F4, ("f16", "f32"), True, 32, _CG1, _CG2, True, _TC, note=n_note),
         Tcgen05Form("mxf8f6f4", F8F6F4, ("f32",), True, 32, _CG1_128, _CG2, True, _TC, ("e8m0",), 32, n_note),
         Tcgen05Form("mxf4", ("e2m1",), ("f32",), False, 64, _CG1_128, _CG2, False, _TC, ("e8m0",), 32, fp4_note),

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
+from cake_ir.targets._feature import Feature
 from cake_ir.targets.matrix import MmaSyncForm, Tcgen05Form, WgmmaForm
 
 Checked = Literal["ptxas", "doc", "vendor", "derived", "measured", "assumed"]
@@ -52,21 +53,6 @@ class Fact:
         if isinstance(self.value, tuple) or int(self.value) != self.value:
             raise TypeError("fact is not a whole number")
         return int(self.value)
-
-
-@dataclass(frozen=True)
-class Feature:
-    """An instruction family that a target has or has not.
-
-    `probe` is PTX (the body of one `{ ... }` block) that the assembler accepts exactly on `targets`.
-    """
-
-    name: str
-    meaning: str
-    source: str
-    targets: frozenset[str]
-    probe: str
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,7 +129,10 @@ class Target:
 
     def tcgen05_form(self, a: str, b: str, d: str, scale: str | None = None) -> Tcgen05Form | None:
         """The tcgen05.mma form with these operand types (and scale factor type, for block-scaled kinds), or None."""
-        return next((f for f in self.tcgen05 if a in f.ab and b in f.ab and f.pairs(a, b) and d in f.d and f.has_scale(scale)), None)
+        return next(
+            (f for f in self.tcgen05 if a in f.ab and b in f.ab and f.pairs(a, b) and d in f.d and f.has_scale(scale)),
+            None,
+        )
 
     def _known(self, feature: str) -> Feature:
         found = self.feature_table.get(feature)
