@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Write the generated pages under docs/, or with --check say which are out of date (exit 1).
+
+    python tools/gen_docs.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+
+def targets_page() -> str:
+    """docs/targets.md from the target tables."""
+    from cake_ir import targets
+    from cake_ir.targets.document import document
+
+    return document(tuple(targets.get(name) for name in targets.names()))
+
+
+PAGES: dict[str, Callable[[], str]] = {"docs/targets.md": targets_page}
+
+
+def outdated() -> list[str]:
+    """Pages whose committed text differs from what the code says."""
+    stale = []
+    for path, make in PAGES.items():
+        file = ROOT / path
+        if not file.exists() or file.read_text(encoding="utf-8") != make():
+            stale.append(path)
+    return stale
+
+
+def main(argv: list[str]) -> int:
+    stale = outdated()
+    if argv == ["--check"]:
+        for path in stale:
+            print(f"{path} is out of date: run python tools/gen_docs.py")
+        print(f"{len(PAGES) - len(stale)} of {len(PAGES)} generated pages are up to date")
+        return 1 if stale else 0
+    for path in stale:
+        (ROOT / path).write_text(PAGES[path](), encoding="utf-8")
+        print(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
