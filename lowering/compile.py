@@ -88,7 +88,7 @@ def compile_cuda(
     hit = job.lookup()
     if hit is not None:
         return hit
-    process = subprocess.Popen(  # noqa: S603 - fixed argument list, no shell
+    process = subprocess.Popen(
         child_command(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -183,7 +183,7 @@ def compiler_id() -> str:
 
 def compiler_versions() -> dict[str, str]:
     """`{"nvrtc", "bindings"}` as loaded by a child; raises CakeError `lowering/compiler-missing`."""
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         child_command(),
         input=b'{"version": true}',
         capture_output=True,
@@ -260,7 +260,7 @@ def clean_log(log: str) -> str:
 
 def map_ptx_line(ptx: str, line: int) -> Span:
     """The `.cake` position of a 1-based PTX line, through the last `.loc` at or above it; NOWHERE if there is none."""
-    files = {number: name for number, name in _FILE.findall(ptx)}
+    files = dict(_FILE.findall(ptx))
     for text in reversed(ptx.splitlines()[:line]):
         found = _LOC.match(text)
         if not found:
@@ -311,6 +311,7 @@ def _log_warnings(log: str, ptx: str) -> tuple[Diagnostic, ...]:
         ("C7518", "lowering/wgmma-serialized", "ptxas inserted a wait between wgmmas, which serialises them"),
         ("C7519", "lowering/wgmma-serialized", "ptxas inserted an arrive between wgmmas, which serialises them"),
         ("C7510", "lowering/wgmma-serialized", "ptxas serialised the wgmmas of this function"),
+        ("C7511", "lowering/wgmma-serialized", "ptxas serialised the wgmmas of this function for want of registers"),
     )
     out: list[Diagnostic] = []
     for line in log.splitlines():

@@ -1,8 +1,8 @@
 """The NVRTC child: one compile per process, inside limits, speaking JSON on stdin and stdout.
 
-Request: `{"source", "arch", "options": [...], "limits": {"memory_bytes", "cpu_s"}}`; `{"version": true}` asks for versions.
-Reply: `{"ok", "kind", "message", "log", "ptx", "cubin" (base64), "nvrtc", "bindings", "seconds"}`; `kind` is one of
-`ok compile missing refused memory internal`.
+Request: `{"source", "arch", "options": [...], "limits": {"memory_bytes", "cpu_s"}}`; `{"version": true}` asks for
+versions. Reply: `{"ok", "kind", "message", "log", "ptx", "cubin" (base64), "nvrtc", "bindings", "seconds"}`, with
+`kind` one of `ok compile missing refused memory internal`.
 
 NVRTC cannot be interrupted, its compile time is super-linear, and it opens any file that an `#include` names. So it
 lives in a process of its own that the parent can kill, and the source is refused unless the preprocessor has nothing to
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import importlib
 import json
 import os
 import re
@@ -82,18 +83,18 @@ def limit(memory_bytes: int, cpu_s: int) -> None:
 
 def versions() -> dict[str, str]:
     """Versions of NVRTC and of the bindings; raises ImportError or RuntimeError when either is absent."""
-    import cuda.bindings
-    from cuda.bindings import nvrtc
+    bindings: Any = importlib.import_module("cuda.bindings")
+    nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
 
     status, major, minor = nvrtc.nvrtcVersion()
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RuntimeError(f"nvrtcVersion answered {status!r}")
-    return {"nvrtc": f"{major}.{minor}", "bindings": cuda.bindings.__version__}
+    return {"nvrtc": f"{major}.{minor}", "bindings": bindings.__version__}
 
 
 def compile_source(source: str, arch: str, options: list[str]) -> dict[str, Any]:
     """Compile; the reply without versions. Never raises for a fault of the source."""
-    from cuda.bindings import nvrtc
+    nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
 
     ok = nvrtc.nvrtcResult.NVRTC_SUCCESS
     status, program = nvrtc.nvrtcCreateProgram(source.encode(), b"generated.cu", 0, [], [])

@@ -1,8 +1,8 @@
 """What emission hands on: the symbolic `Manifest`, the concrete `LaunchPlan`, and promised instructions.
 
 A `Manifest` goes with the CUDA text and holds sizes as integers or as expression text over launch dimensions. A
-`LaunchPlan` is the same with every number filled in; it is plain JSON, so that it can cross to a GPU worker process, and
-it is validated here against the tensor-map and launch limits that the driver would answer with a bare
+`LaunchPlan` is the same with every number filled in; it is plain JSON, so that it can cross to a GPU worker process,
+and it is validated here against the tensor-map and launch limits that the driver would answer with a bare
 `CUDA_ERROR_INVALID_VALUE`. Turning the one into the other is emission's work.
 
 Checked: field types, ranges, alignment of strides and boxes, that names resolve. Not checked: device pointers (see
@@ -110,10 +110,7 @@ class Manifest:
         """The inverse of `to_json`; raises CakeError `lowering/bad-plan`."""
         try:
             args = tuple(ArgSpec(**a) for a in obj["args"])
-            maps = {
-                name: MapSpec(**{k: tuple(v) if isinstance(v, list) else v for k, v in m.items()})
-                for name, m in obj["tensor_maps"].items()
-            }
+            maps = {name: _map_spec(m) for name, m in obj["tensor_maps"].items()}
             return Manifest(**{**obj, "args": args, "tensor_maps": maps})
         except (KeyError, TypeError, AttributeError) as exc:
             _bad(f"the manifest is malformed: {exc}")
@@ -265,6 +262,11 @@ def _check_arg(arg: Arg, where: str, maps: dict[str, TensorMapPlan]) -> None:
     else:
         bits = 32 if arg.kind == "i32" else 64
         _in_range(where, arg.value, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+
+def _map_spec(obj: dict[str, Any]) -> MapSpec:
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in obj.items()}
+    return MapSpec(**fields)
 
 
 def _arg_json(arg: Arg) -> dict[str, Any]:

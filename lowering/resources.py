@@ -26,7 +26,8 @@ SMEM_UNIT = 128
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)' for '(?P<arch>[^']+)'")
 _PROPERTIES = re.compile(r"Function properties for (?P<name>\S+)")
 _STACK = re.compile(
-    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads"
 )
 _USED = re.compile(r"Used (?P<registers>\d+) registers(?:, used (?P<barriers>\d+) barriers)?(?P<rest>[^\n]*)")
 _SMEM = re.compile(r"(\d+) bytes smem")

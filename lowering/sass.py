@@ -1,7 +1,7 @@
 """Machine code: disassemble a cubin, count its instructions, check that what the IR promised is there.
 
-Uses `nvdisasm` from the CUDA wheels (argument list, no shell; no GPU needed). The mnemonic table says how an instruction
-form must show in SASS. Every row was checked by compiling a probe with NVRTC 13.5 for the architectures it names (see
+Uses `nvdisasm` from the CUDA wheels (argument list, no shell; no GPU needed). The mnemonic table says how an
+instruction form must show in SASS. The rows were checked by compiling probes with NVRTC 13.5 (see
 tests/lowering/test_toolchain_sass.py, which compiles them again).
 
 Not checked: operands, and that a promised instruction is reached at run time.
@@ -102,7 +102,7 @@ def disassemble(cubin: bytes) -> str:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         try:
-            done = subprocess.run(  # noqa: S603 - fixed argument list, no shell
+            done = subprocess.run(
                 [str(tool), "-c", "-gi", str(path)],
                 capture_output=True,
                 text=True,
@@ -187,7 +187,7 @@ def check_promises(sass: Sass | str, promised: Iterable[Promise]) -> list[Diagno
                 f"{promise.op} promises at least {promise.min_count} instruction(s) matching {promise.mnemonic}, "
                 f"the machine code has {count}{hint}",
                 promise.span,
-                contract="Each hardware op in the program is found in the machine code as the instruction it stands for.",
+                contract="Each hardware op of the program is in the machine code as the instruction it stands for.",
             )
         )
     return out
