@@ -1,0 +1,36 @@
+"""Cake IR: a typed language for GPU kernels, its text and JSON forms, and the binding of its parameters.
+
+The names below are loaded on first use, so that importing a submodule does not import the whole language.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cake_ir.ident import content_id, variant_id
+    from cake_ir.jsonform import from_json, json_schema, to_json
+    from cake_ir.text import ParseResult, parse, print_file
+
+_HOME = {
+    "ParseResult": "cake_ir.text",
+    "parse": "cake_ir.text",
+    "print_file": "cake_ir.text",
+    "from_json": "cake_ir.jsonform",
+    "json_schema": "cake_ir.jsonform",
+    "to_json": "cake_ir.jsonform",
+    "content_id": "cake_ir.ident",
+    "variant_id": "cake_ir.ident",
+}
+
+__all__ = ["ParseResult", "content_id", "from_json", "json_schema", "parse", "print_file", "to_json", "variant_id"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'cake_ir' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
