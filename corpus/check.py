@@ -1,0 +1,307 @@
+"""Checking a kernel against its contract on the CPU, through the value reading, with a self-test of the judge.
+
+Every case runs under several schedules (greedy, random, one role starved): a missing synchronisation shows as a
+difference between them. Outputs start from two poison patterns; inputs must come back unchanged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from cake_ir.bound import BoundKernel
+from cake_ir.diagnostics import CakeError, Diagnostic, error
+from corpus import compare as cmp
+from corpus import distributions as dist
+from corpus.arrays import Math, bits
+from corpus.contract import Case, Contract, Expected, Shape
+from corpus.signature import match, refused, scalar_values, solve_dims
+
+Interpret = Callable[..., dict[str, np.ndarray]]
+Progress = Callable[[int, int, str], None]
+"""(done, total, what) -> None, called before each case."""
+
+QUICK: tuple[str, ...] = ("normal", "small_int", "one_hot", "alternating")
+"""Distributions of a quick check; `distributions=None` takes the contract's whole battery."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CaseResult(_Model):
+    """One shape and distribution. `excess` is the worst error over tolerance (1 is the limit)."""
+
+    shape: dict[str, int]
+    distribution: str
+    dtypes: dict[str, str] = Field(default_factory=dict)
+    verdict: Literal["passed", "failed", "skipped", "error"]
+    cause: str = "ok"
+    message: str = ""
+    bad: int = 0
+    total: int = 0
+    excess: float | str = 0.0
+    worst: dict[str, Any] | None = None
+    facts: dict[str, Any] = Field(default_factory=dict)
+    schedules: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class CheckResult(_Model):
+    """The check of one kernel. `passed` needs at least one case that ran and none that failed.
+
+    `secret` is the secret half of the seed, disclosed after the run so that it can be repeated.
+    """
+
+    contract: str
+    contract_digest: str
+    kernel: str
+    on: Literal["cpu", "gpu"]
+    passed: bool
+    summary: str
+    seed: int
+    secret: str
+    cases: tuple[CaseResult, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    judge_selftest: str = ""
+    seconds: float = 0.0
+
+
+def check_cpu(
+    bound: BoundKernel,
+    contract: Contract,
+    shapes: str | Sequence[Shape] = "boundary",
+    *,
+    interpret: Interpret,
+    distributions: Sequence[str] | None = QUICK,
+    seed: int = 0,
+    secret: int | None = None,
+    schedules: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    stop_after: int = 3,
+    budget_s: float | None = None,
+) -> CheckResult:
+    """Interpret the kernel on every shape and distribution and compare with the contract.
+
+    shapes: a shape set of the contract or explicit shapes. interpret: `analyses.interpret`. The first distribution of a
+    shape runs under all `schedules`, the others under the greedy one. stop_after: give up after so many failures.
+    budget_s: cases that would start later are reported as skipped. Returns a result for every outcome but a broken
+    judge, which raises CakeError `contract/judge-broken`.
+    """
+    start = time.monotonic()
+    secret = dist.fresh_secret() if secret is None else secret
+    fit = match(bound, contract)
+    common = {
+        "contract": contract.name, "contract_digest": contract.digest, "kernel": bound.name, "on": "cpu",
+        "seed": seed, "secret": f"{secret:032x}",
+    }  # fmt: skip
+    if not fit:
+        count = len(fit.diagnostics)
+        text = f"{bound.name} does not have the signature of {contract.name} ({count} difference{'s' * (count != 1)})"
+        return CheckResult(passed=False, summary=text, diagnostics=fit.diagnostics, **common)
+    wanted = named_shapes(contract, shapes)
+    names = tuple(contract.distributions if distributions is None else distributions)
+    selftest = judge_selftest(contract, dtypes=fit.dtypes, seed=seed, secret=secret)
+    plan = schedules if schedules is not None else default_schedules(bound, seed)
+    cases: list[CaseResult] = []
+    failures = 0
+    for i, shape in enumerate(wanted):
+        for j, name in enumerate(names):
+            if progress:
+                progress(i * len(names) + j, len(wanted) * len(names), f"{shape_text(shape)} {name}")
+            if failures >= stop_after or (budget_s is not None and time.monotonic() - start > budget_s):
+                why = "after earlier failures" if failures >= stop_after else "the time budget is used up"
+                cases.append(_skip(shape, name, fit.dtypes, why))
+                continue
+            case = Case(dict(shape), name, seed, secret, fit.dtypes)
+            cases.append(_run(bound, contract, case, interpret, plan if j == 0 else plan[:1]))
+            failures += cases[-1].verdict in ("failed", "error")
+    seconds = time.monotonic() - start
+    return CheckResult(
+        **common, cases=tuple(cases), judge_selftest=selftest, seconds=round(seconds, 3), **conclude(cases)
+    )  # fmt: skip
+
+
+def conclude(cases: Sequence[CaseResult]) -> dict[str, Any]:
+    """`passed` and `summary` of a list of case results."""
+    count = {v: sum(c.verdict == v for c in cases) for v in ("passed", "failed", "error", "skipped")}
+    passed = count["passed"] > 0 and not count["failed"] and not count["error"]
+    parts = [f"{n} {v}" for v, n in count.items() if n]
+    text = f"{'passed' if passed else 'failed'}: {', '.join(parts) or 'no cases'}"
+    first = next((c for c in cases if c.verdict in ("failed", "error")), None)
+    if first is not None:
+        text += f"; first at {shape_text(first.shape)} ({first.distribution}): {first.message}"
+    elif not count["passed"]:
+        why = {c.message for c in cases}
+        text += f"; nothing ran: {'; '.join(sorted(why)[:2])}" if why else ""
+    return {"passed": passed, "summary": text}
+
+
+def named_shapes(contract: Contract, shapes: str | Sequence[Shape]) -> tuple[Shape, ...]:
+    """A shape set by name, or the given shapes validated; raises CakeError `contract/bad-shape`."""
+    if isinstance(shapes, str):
+        if shapes not in contract.shapes:
+            _bad_shape(f"contract {contract.name} has no shape set {shapes!r}; it has {', '.join(contract.shapes)}")
+        return contract.shapes[shapes]
+    for shape in shapes:
+        if set(shape) != set(contract.dims):
+            _bad_shape(f"a shape of {contract.name} gives exactly {', '.join(contract.dims)}; got {shape_text(shape)}")
+        for name, value in shape.items():
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+                _bad_shape(f"{name} = {value!r} is not an extent (0 .. 2^31 - 1)")
+    return tuple(dict(s) for s in shapes)
+
+
+def _bad_shape(message: str) -> None:
+    law = "A shape gives every dimension of its contract one extent."
+    raise CakeError(error("contract/bad-shape", "data", message, contract=law))
+
+
+def shape_text(shape: Mapping[str, int]) -> str:
+    """`M=1 N=8`."""
+    return " ".join(f"{k}={v}" for k, v in shape.items()) or "(no dimensions)"
+
+
+def default_schedules(bound: BoundKernel, seed: int) -> tuple[str, ...]:
+    """Greedy, one random order, and the first and last role starved (as far as there are several roles)."""
+    names = [r.name for r in bound.roles]
+    starved = list(dict.fromkeys([names[0], names[-1]])) if len(names) > 1 else []
+    return ("greedy", f"random:{seed + 1}", *(f"starve:{n}" for n in starved))
+
+
+def _skip(shape: Shape, name: str, dtypes: Mapping[str, str], why: str) -> CaseResult:
+    return CaseResult(
+        shape=shape, distribution=name, dtypes=dict(dtypes), verdict="skipped", cause="skipped", message=why
+    )
+
+
+def _run(
+    bound: BoundKernel, contract: Contract, case: Case, interpret: Interpret, schedules: Sequence[str]
+) -> CaseResult:
+    start = time.monotonic()
+    common: dict[str, Any] = {"shape": case.shape, "distribution": case.distribution, "dtypes": dict(case.dtypes)}
+    scalars = scalar_values(bound, contract, case.shape)
+    try:
+        dims = solve_dims(bound, contract, case.shape)
+    except CakeError as exc:
+        return CaseResult(**common, verdict="skipped", cause="refused", message=exc.diagnostic.message)
+    why = refused(bound, dims, scalars)
+    if why is not None:
+        return CaseResult(**common, verdict="skipped", cause="refused", message=f"the kernel refuses this shape: {why}")
+    inputs = contract.inputs(case)
+    m = Math()
+    expected = cmp.run_oracle(m, contract, inputs) if contract.judge is None else None
+    runs: list[dict[str, np.ndarray]] = []
+    verdict: cmp.Verdict | None = None
+    ran: list[str] = []
+    # two greedy runs (one per poison), then one run per further schedule
+    for i, schedule in enumerate([schedules[0], *schedules]):
+        tensors = {**{k: v.copy() for k, v in inputs.items()}, **contract.outputs_poisoned(case, i)}
+        try:
+            out = interpret(bound, tensors, scalars, schedule=schedule)
+        except CakeError as exc:
+            d = exc.diagnostic
+            text = f"under schedule {schedule}: {d.render()}"
+            return CaseResult(**common, verdict="error", cause=d.rule, message=text, schedules=(*ran, schedule))
+        ran.append(schedule)
+        outputs = {t.name: np.asarray(out[t.name]) for t in contract.outputs}
+        verdict = _changed_input(contract, inputs, {**tensors, **out})
+        verdict = verdict or cmp.judge(m, contract, case, inputs, outputs, expected)
+        runs.append(outputs)
+        if i == 1:
+            verdict = cmp.unwritten((runs[0], runs[1])) or verdict
+        if verdict.ok and i > 0:
+            difference = cmp.same_bits(runs[0], outputs)
+            if difference:
+                verdict = cmp.Verdict(False, f"schedule {schedule} gives another result: {difference}", "schedule")
+        # the first poisoned run alone cannot tell unwritten from wrong, so the second follows in any case
+        if not verdict.ok and i > 0:
+            if schedule != schedules[0]:
+                verdict = replace(verdict, message=f"under schedule {schedule}: {verdict.message}")
+            break
+    assert verdict is not None
+    return from_verdict(verdict, common, tuple(dict.fromkeys(ran)), time.monotonic() - start)
+
+
+def from_verdict(v: cmp.Verdict, common: dict[str, Any], schedules: tuple[str, ...], seconds: float) -> CaseResult:
+    """A case result from a comparison."""
+    plain = v.to_json()
+    excess = plain["worst"]["excess"] if plain["worst"] else 0.0
+    return CaseResult(
+        **common, verdict="passed" if v.ok else "failed", cause=v.cause, message=v.message, bad=v.bad, total=v.total,
+        excess=excess, worst=plain["worst"], facts=plain["facts"] or {}, schedules=schedules, seconds=round(seconds, 4),
+    )  # fmt: skip
+
+
+def _changed_input(
+    contract: Contract, before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]
+) -> cmp.Verdict | None:
+    for t in contract.tensors:
+        if t.direction == "in" and not np.array_equal(bits(before[t.name]), bits(np.asarray(after[t.name]))):
+            return cmp.Verdict(False, f"the input {t.name} was changed", "input-changed")
+    return None
+
+
+# ---- the judge judged ----------------------------------------------------------------------------------------------
+
+
+def judge_selftest(
+    contract: Contract, *, dtypes: Mapping[str, str] | None = None, seed: int = 0, secret: int | None = None
+) -> str:
+    """Prove on one boundary shape that the judge accepts a right result and rejects wrong ones.
+
+    Rejected must be: a launch that writes nothing, and one wrong tile. Returns a sentence; raises CakeError
+    `contract/judge-broken` when a wrong result passes (a judge that passes those proves nothing).
+    """
+    m = Math()
+    shape = max(contract.shapes["boundary"], key=lambda s: (contract.bytes(s) <= 1 << 20, contract.bytes(s)))
+    secret = dist.fresh_secret() if secret is None else secret
+    case = Case(dict(shape), contract.distributions[0], seed, secret, dict(dtypes or {}))
+    inputs = contract.inputs(case)
+    noop = (contract.outputs_poisoned(case, 0), contract.outputs_poisoned(case, 1))
+    pure = [t for t in contract.outputs if t.direction == "out"]
+    if pure and cmp.unwritten(noop) is None:
+        _broken(contract, "a launch that writes nothing passes as written")
+    start = {t.name: inputs[t.name] for t in contract.outputs if t.direction == "inout"}
+    if cmp.judge(m, contract, case, inputs, {**start, **noop[1]}).ok:
+        _broken(contract, "a launch that writes nothing passes")
+    right, expected = perfect(contract, case, inputs)
+    verdict = cmp.judge(m, contract, case, inputs, right, expected)
+    if not verdict.ok:
+        _broken(contract, f"the exact result, rounded once, fails: {verdict.message}")
+    for t in contract.outputs:
+        wrong = {k: v.copy() for k, v in right.items()}
+        tile = wrong[t.name][tuple(slice(max(0, n - 16), n) for n in wrong[t.name].shape)]
+        # integer labels move by one (still in range, still wrong), floats to a value far from the right one
+        span = max(2, int(np.max(right[t.name])) + 1) if tile.dtype.kind in "iu" else 0
+        tile[...] = (tile + 1) % span if span else np.where(tile == 0, 1, 0).astype(tile.dtype)
+        if cmp.judge(m, contract, case, inputs, wrong, expected).ok:
+            _broken(contract, f"a result with one wrong tile of {t.name} passes")
+    return f"{contract.name}: the judge accepts the rounded exact result and rejects a no-op and one wrong tile"
+
+
+def perfect(
+    contract: Contract, case: Case, inputs: dict[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], Mapping[str, Expected] | None]:
+    """The outputs of a kernel that makes no error but the last rounding, and the oracle's answer where there is one."""
+    if contract.oracle is None:
+        assert contract.solution is not None
+        return contract.solution(inputs), None
+    expected = cmp.run_oracle(Math(), contract, inputs)
+    return {
+        t.name: cmp.cast_output(expected[t.name].value, contract.dtype(t, case.dtypes)) for t in contract.outputs
+    }, expected
+
+
+def _broken(contract: Contract, what: str) -> None:
+    raise CakeError(
+        error(
+            "contract/judge-broken", "numeric", f"the judge of contract {contract.name} is broken: {what}",
+            contract="A judge rejects a launch that writes nothing and a result with one wrong tile.",
+        )
+    )

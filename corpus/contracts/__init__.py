@@ -1,0 +1,1 @@
+"""Built-in workload contracts, one module each, defining CONTRACT."""
