@@ -98,11 +98,12 @@ def _check_shape(obj: object) -> list[Diagnostic]:
 
 
 def _translate(fault: ValidationError, obj: object) -> list[Diagnostic]:
+    items = [(_path(item["loc"], obj), item) for item in fault.errors(include_url=False, include_input=False)]
     found: list[Diagnostic] = []
-    for item in fault.errors(include_url=False, include_input=False):
-        rule = "name" if item["type"] == "value_error" and "name" in item["msg"] else "json"
-        message = item["msg"].removeprefix("Value error, ")
-        found.append(_fault(rule, _path(item["loc"], obj), message))
+    for path, item in items:
+        if item["type"] == "too_short" and any(other[: len(path)] == path and other != path for other, _ in items):
+            continue  # an array seems too short only because its faulty members were dropped
+        found.append(_fault("json", path, item["msg"].removeprefix("Value error, ")))
         if len(found) == MAX_ERRORS:
             break
     return found

@@ -60,14 +60,13 @@ for _model in [*vars(cst).values(), Span]:
         _FIELDS[_model] = set(_model.model_fields)
 
 
-def build(cls: type[N], fields: dict[str, Any]) -> N:
-    """A node of `cls` without pydantic validation, which would cost more than the parse itself.
+def _fresh(cls: Any, state: dict[str, Any]) -> Any:
+    """An instance with exactly `state`, whose keys are all fields of `cls` in declaration order.
 
-    The parser establishes what the validators check; the round-trip tests compare with validated trees.
+    Without pydantic validation, which would cost more than the parse itself: the parser establishes what the validators
+    check, and the round-trip tests compare with validated trees.
     """
     node = _new(cls)
-    state = _DEFAULTS[cls].copy()
-    state.update(fields)
     _set(node, "__dict__", state)
     _set(node, "__pydantic_fields_set__", _FIELDS[cls])
     _set(node, "__pydantic_extra__", None)
@@ -99,11 +98,11 @@ class Builder:
                 col = len(self.wide[line].encode()[:col].decode())
             if end_line in self.wide:
                 end_col = len(self.wide[end_line].encode()[:end_col].decode())
-        return build(Span, {"line": line, "col": col + 1, "end_line": end_line, "end_col": end_col + 1})  # type: ignore[type-var]
+        return _fresh(Span, {"line": line, "col": col + 1, "end_line": end_line, "end_col": end_col + 1})
 
     def make(self, cls: type[N], span: Span, **fields: Any) -> N:
         fields["span"] = span
-        return build(cls, fields)
+        return _fresh(cls, _DEFAULTS[cls] | fields)
 
     def identifier(self, name: str, node: ast.AST) -> None:
         reason = cst.identifier_fault(name)
@@ -137,7 +136,7 @@ class Builder:
         return self.make(cst.Name, self.span(node), id="_")
 
     def name(self, node: ast.Name) -> cst.Name:
-        return self.make(cst.Name, self.span(node), id=node.id)
+        return _fresh(cst.Name, {"span": self.span(node), "node": "Name", "id": node.id})
 
     def constant(self, node: ast.Constant) -> Any:
         value = node.value

@@ -172,6 +172,7 @@ class _Scanner:
         self.findings: list[Diagnostic] = []
         self.lines: list[LogicalLine] = []
         self.blocks: list[list[int]] = [[0, 0]]  # indentation column, number of `elif` in the open if chain
+        self.outer = 0  # blocks and `elif` branches around the current statement
         self.too_deep: Diagnostic | None = None
 
     def add(self, rule: str, message: str, line: int, col: int, width: int = 1) -> None:
@@ -190,9 +191,8 @@ class _Scanner:
 
     def run(self) -> Scan:
         text = self.text
-        base = _Level("", 1, 1)
-        stack = [base]
-        level = base
+        level = _Level("", 1, 1)
+        stack = [level]
         line, line_start = 1, 0
         logical: LogicalLine | None = None
         pending: list[str] = []
@@ -202,7 +202,7 @@ class _Scanner:
         end = len(text)
         for match in _TOKEN.finditer(text):
             kind = match.lastgroup
-            at = match.start(kind)  # type: ignore[arg-type]
+            at = match.start(match.lastindex)  # type: ignore[arg-type]
             if kind == "nl":
                 if line_comment is not None:
                     if logical is None:
@@ -214,11 +214,11 @@ class _Scanner:
                     line_comment = None
                 if logical is not None and len(stack) == 1:
                     logical.last = line
-                    if level.height() + len(self.blocks) + sum(b[1] for b in self.blocks) > MAX_DEPTH + 1:
+                    if level.height() + self.outer > MAX_DEPTH:
                         self.deep(logical.first, self.blocks[-1][0] + 1, "the statement")
                     logical = None
-                    base = level = _Level("", line, 1)
-                    stack = [base]
+                    level = _Level("", line, 1)
+                    stack = [level]
                 if at >= end:
                     break
                 line += 1
@@ -240,7 +240,7 @@ class _Scanner:
                 if len(self.blocks) > MAX_DEPTH + 1:
                     break
             if kind == "name":
-                word = match.group("name")
+                word = match.group(1)
                 if word in _OPERATOR_WORDS and not was_dot:
                     level.operator()
                     if word == "lambda":
@@ -253,10 +253,12 @@ class _Scanner:
                         break
                     if not was_dot:
                         level.current = 1
-            elif kind == "dot":
-                level.current += 1
+            elif kind == "comma":
+                level.comma()
             elif kind == "op":
                 level.operator()
+            elif kind == "dot":
+                level.current += 1
             elif kind == "open":
                 if len(stack) > MAX_DEPTH:
                     self.deep(line, col, "the bracket")
@@ -282,8 +284,6 @@ class _Scanner:
                 level.current = max(level.current, inner) + 1
                 if level.current > MAX_DEPTH:
                     self.deep(line, col, "the expression")
-            elif kind == "comma":
-                level.comma()
             elif kind == "num":
                 self.number(match.group("num"), line, col)
                 level.current = 1
@@ -317,7 +317,8 @@ class _Scanner:
             blocks[-1][1] += 1
         elif word != "else":
             blocks[-1][1] = 0
-        if len(blocks) - 1 + sum(b[1] for b in blocks) > MAX_DEPTH:
+        self.outer = len(blocks) - 1 + sum([b[1] for b in blocks])
+        if self.outer > MAX_DEPTH:
             self.deep(line, col, "the block")
 
     def number(self, word: str, line: int, col: int) -> None:
