@@ -47,7 +47,9 @@ def fingerprint() -> str:
 
 def run(command: list[str | Path], what: str) -> None:
     """Run a set-up command in the checkout. Raises SetupError with the tail of its output."""
-    done = subprocess.run([str(c) for c in command], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        [str(c) for c in command], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     if done.returncode != 0:
         tail = "\n".join(done.stdout.strip().splitlines()[-25:])
         raise SetupError(f"{what} failed (exit {done.returncode}):\n{tail}")
@@ -134,7 +136,9 @@ def demo(extra: list[str]) -> int:
 
 def main(argv: list[str]) -> int:
     if sys.version_info < MINIMUM:
-        say(f"Cake needs Python {MINIMUM[0]}.{MINIMUM[1]} or newer; this is {sys.version.split()[0]} ({sys.executable})")
+        say(
+            f"Cake needs Python {MINIMUM[0]}.{MINIMUM[1]} or newer; this is {sys.version.split()[0]} ({sys.executable})"
+        )
         return 2
     command, extra = (argv[0], argv[1:]) if argv else ("", [])
     if command not in ("setup", "demo", "test"):

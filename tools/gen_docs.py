@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the generated pages under docs/, or with --check say which are out of date (exit 1).
 
-    python tools/gen_docs.py [--check]
+python tools/gen_docs.py [--check]
 """
 
 from __future__ import annotations

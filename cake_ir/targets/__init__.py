@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
 from cake_ir.targets import sm_80, sm_89, sm_90a, sm_100a, sm_103a, sm_120a
+from cake_ir.targets._feature import Feature
 from cake_ir.targets.features import FEATURES
 from cake_ir.targets.matrix import MmaSyncForm, NRule, Tcgen05Form, WgmmaForm
-from cake_ir.targets._feature import Feature
 from cake_ir.targets.table import CHECKED_MEANING, Checked, Fact, Target
 
 __all__ = [

@@ -57,7 +57,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Target:
-    """One compilation target. `product` names the full product behind the per-device facts (SM count, clock, memory)."""
+    """One compilation target. `product` names the full product behind the per-device facts (SMs, clock, memory)."""
 
     name: str
     compute_capability: tuple[int, int]
@@ -112,7 +112,8 @@ class Target:
             error(
                 "hardware/target-lacks-feature",
                 "hardware",
-                f"{what or 'this op'} needs '{feature}' ({known.meaning}), which {self.name} does not have; targets with it: {having}",
+                f"{what or 'this op'} needs '{feature}' ({known.meaning}), which {self.name} does not have; "
+                f"targets with it: {having}",
                 span,
                 contract=f"{known.source}: the instruction exists on {having} only.",
             )
