@@ -22,7 +22,14 @@ def targets_page() -> str:
     return document(tuple(targets.get(name) for name in targets.names()))
 
 
-PAGES: dict[str, Callable[[], str]] = {"docs/targets.md": targets_page}
+def ops_page() -> str:
+    """docs/ops.md from the op declarations."""
+    from tools.op_pages import document
+
+    return document()
+
+
+PAGES: dict[str, Callable[[], str]] = {"docs/targets.md": targets_page, "docs/ops.md": ops_page}
 
 
 def outdated() -> list[str]:

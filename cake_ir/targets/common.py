@@ -11,10 +11,9 @@ from cake_ir.targets.features import FEATURES
 from cake_ir.targets.matrix import MmaSyncForm, Tcgen05Form, WgmmaForm
 from cake_ir.targets.table import Checked, Fact, Target
 
-CPG_SPECS = "CUDA C++ Programming Guide, 'Technical Specifications per Compute Capability'"
+CPG_SPECS = "CUDA C++ Programming Guide, 'Technical Specifications per Compute Capability'; CCCL arch_traits.h"
 CPG_RATES = "CUDA C++ Programming Guide, 'Arithmetic Instructions' throughput table"
 CPG_CLUSTERS = "CUDA C++ Programming Guide, 'Thread Block Clusters'"
-CCCL = "CCCL cuda/__device/arch_traits.h"
 PTX_MBARRIER = "PTX ISA, 'mbarrier: Size and alignment, Contents'"
 PTX_TENSORMAP = "CUDA Driver API, 'Tensor Map Object Management'"
 PTX_TMA = "PTX ISA, 'cp.async.bulk.tensor'"

@@ -40,7 +40,7 @@ class WgmmaForm:
 
 @dataclass(frozen=True)
 class MmaSyncForm:
-    """One mma.sync instruction: A m x k row-major, B k x n column-major, D m x n; `*_regs`: 32-bit registers per lane."""
+    """One mma.sync instruction: A m x k row-major, B k x n column-major, D m x n. Registers are 32-bit, per lane."""
 
     m: int
     n: int

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from cake_ir import targets
+from cake_ir import ops, targets
 from cake_ir.diagnostics import CakeError
 from cake_ir.targets import FEATURES, MmaSyncForm, Target, WgmmaForm
-from tests.cake_ir.ptx_probe import assemble
+from tests.cake_ir.ptx_probe import assemble, compiles
 
 ALL = [targets.get(name) for name in targets.names()]
 EXPECTED = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
@@ -88,6 +90,11 @@ def test_facts_only_where_the_hardware_is() -> None:
         assert bool(target.wgmma) == target.has("wgmma")
         assert bool(target.tcgen05) == target.has("tcgen05")
         assert ("tc_fp8" in target.facts) == target.has("mma_sync_fp8")
+
+
+def test_ops_ask_for_known_features_only() -> None:
+    asked = {d.feature for d in ops.registry().values() if d.feature}
+    assert "wgmma" in asked and asked <= set(FEATURES)
 
 
 def test_unknown_target_lists_the_known_ones() -> None:
@@ -221,6 +228,52 @@ def test_assembler_enforces_the_limits_tagged_so() -> None:
     copy = ".reg .b32 a; .reg .b64 x; mov.b32 a, 0; mov.b64 x, 0; cp.async.%s.shared.global [a], [x], %d;"
     assert assemble([copy % ("ca", n) for n in h.facts["cp_async_sizes"].value], "sm_80")[0]  # type: ignore[union-attr]
     assert not assemble([copy % ("cg", 8)], "sm_80")[0] and not assemble([copy % ("ca", 32)], "sm_80")[0]
+
+
+def test_assembler_enforces_ranks_and_tensor_memory_sizes() -> None:
+    rank = targets.get("sm_90a").value("tma_rank_max")
+    tma = ".reg .b32 a, d, c; .reg .b64 x; mov.b32 a, 0; mov.b32 c, 0; mov.b32 d, 0; mov.b64 x, 0; "
+    tma += "cp.async.bulk.tensor.%dd.shared::cluster.global.tile.mbarrier::complete_tx::bytes [a], [x, {%s}], [d];"
+    assert assemble([tma % (n, ", ".join("c" * n)) for n in range(1, rank + 1)], "sm_90a")[0]
+    assert not assemble([tma % (rank + 1, ", ".join("c" * (rank + 1)))], "sm_90a")[0]
+    b = targets.get("sm_100a")
+    alloc = ".reg .b32 a; mov.b32 a, 0; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [a], %d;"
+    least, most = b.value("tmem_alloc_min"), b.value("tmem_columns")
+    assert assemble([alloc % least, alloc % most], "sm_100a")[0]
+    for bad in (least // 2, most * 2, 96):
+        assert not assemble([alloc % bad], "sm_100a")[0], bad
+
+
+def test_limits_agree_with_the_vendor_header(tmp_path: Path) -> None:
+    """The CCCL header that NVRTC carries states the limits of each architecture; compare ours in static assertions."""
+    members = {
+        "max_shared_memory_per_multiprocessor": "smem_per_sm",
+        "max_shared_memory_per_block_optin": "smem_per_block",
+        "reserved_shared_memory_per_block": "smem_reserved",
+        "max_blocks_per_multiprocessor": "blocks_per_sm",
+        "max_threads_per_multiprocessor": "threads_per_sm",
+        "max_threads_per_block": "max_threads_per_block",
+        "max_registers_per_multiprocessor": "registers_per_sm",
+        "max_registers_per_block": "registers_per_block",
+        "max_registers_per_thread": "max_registers_per_thread",
+        "max_shared_memory_per_block": "smem_without_opt_in",
+        "warp_size": "warp_size",
+    }
+    lines = ["#include <cuda/__device/arch_traits.h>"]
+    for t in ALL:
+        major, minor = t.compute_capability
+        traits = f"cuda::arch_traits<cuda::arch_id::sm_{major}{minor}>()"
+        lines += [f'static_assert({traits}.{m} == {t.value(k)}, "{t.name} {k}");' for m, k in members.items()]
+    source = "\n".join(lines) + "\n"
+    unpack = f"--use-bundled-headers={tmp_path}"
+    include = f"-I{tmp_path / 'cccl'}"
+    ok, log = compiles("#include <cuda_bf16.h>\n", "sm_90a", unpack)
+    if not ok:
+        pytest.skip(f"this NVRTC carries no headers: {log[:100]}")
+    ok, log = compiles(source, "sm_90a", unpack, include)
+    assert ok, log
+    wrong, _ = compiles(source.replace(" == 232448,", " == 232449,"), "sm_90a", unpack, include)
+    assert not wrong
 
 
 def _wgmma_ptx(form: WgmmaForm, n: int) -> str:
