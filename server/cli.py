@@ -1,0 +1,594 @@
+"""The `cake` command: the same engine for people.
+
+Exit codes: 0 accepted or passed, 1 rejected or failed, 2 cannot (bad arguments, missing file, unknown name, no GPU).
+`--json` prints the tool's structured result. Imports are lazy: `cake serve` must answer its first request quickly.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from server.catalog import Catalog
+    from server.engine import Engine
+    from server.programs import Ref
+    from server.results import Result
+
+MAX_FILE = 1 << 20
+
+
+class Settings:
+    """Options that stand before the command; the engine is made when a command first needs it."""
+
+    def __init__(self, workspace: Path | None, no_gpu: bool, contracts: Path | None) -> None:
+        self.workspace, self.no_gpu, self.contracts = workspace, no_gpu, contracts
+        self.read_only = False
+
+    def engine(self) -> Engine:
+        from server.engine import Config, Engine, default_workspace
+
+        return Engine(Config(self.workspace or default_workspace(), self.no_gpu, self.read_only, self.contracts))
+
+    def catalog(self) -> Catalog:
+        """Listings need no workspace, so none is made."""
+        from server.catalog import Catalog
+
+        return Catalog(None, self.contracts, no_gpu=self.no_gpu)
+
+
+class Command(click.Group):
+    """Turns anticipated failures into one line on stderr and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from server.errors import EngineError
+
+        try:
+            return super().invoke(ctx)
+        except EngineError as exc:
+            click.echo(f"error[{exc.code}]: {exc.message}" + (f"\n  {exc.next}" if exc.next else ""), err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--workspace", type=click.Path(file_okay=False, path_type=Path), help="Evidence store (default: .cake here)."
+)
+@click.option("--no-gpu", is_flag=True, help="Do not use a GPU even if there is one.")
+@click.option(
+    "--contracts",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of your own contracts (trusted Python).",
+)
+@click.version_option(package_name="cake-mcp", prog_name="cake")
+@click.pass_context
+def cli(ctx: click.Context, workspace: Path | None, no_gpu: bool, contracts: Path | None) -> None:
+    """Verify, estimate, compile, check and time Cake IR kernels."""
+    ctx.obj = Settings(workspace, no_gpu, contracts)
+
+
+# ---- shared pieces -----------------------------------------------------------------------------------------------------
+
+
+def read_program(path: Path) -> str:
+    """The text of a .cake file. Raises BadArgument when it cannot be read."""
+    from server.errors import BadArgument
+
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise BadArgument(f"{path} has {path.stat().st_size} bytes; a program has at most 262144", code="args/file")
+        return path.read_bytes().decode("utf-8")
+    except OSError as exc:
+        raise BadArgument(f"{path} cannot be read: {exc.strerror}", code="args/file") from exc
+    except UnicodeDecodeError as exc:
+        raise BadArgument(f"{path} is not UTF-8 text (byte {exc.start})", code="args/file") from exc
+
+
+def parse_value(text: str) -> bool | int | float | str:
+    """A tunable's value as written: true/false, an integer, a number, else a name."""
+    if text in ("true", "True", "false", "False"):
+        return text in ("true", "True")
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def parse_pairs(texts: tuple[str, ...], what: str) -> dict[str, Any]:
+    """`A=1,B=2` and repeated options to a dict. Raises BadArgument."""
+    from server.errors import BadArgument
+
+    out: dict[str, Any] = {}
+    for part in (p for text in texts for p in text.split(",") if p):
+        name, eq, value = part.partition("=")
+        if not eq or not name or not value:
+            raise BadArgument(f"{what} wants NAME=VALUE, got {part!r}")
+        out[name.strip()] = parse_value(value.strip())
+    return out
+
+
+def parse_shape(texts: tuple[str, ...]) -> dict[str, int]:
+    from server.errors import BadArgument
+
+    out = parse_pairs(texts, "--shape")
+    bad = [k for k, v in out.items() if isinstance(v, bool) or not isinstance(v, int)]
+    if bad:
+        raise BadArgument(f"--shape: {bad[0]} must be an integer")
+    return out
+
+
+def ref_of(file: Path, settings: tuple[str, ...], target: str | None, kernel: str | None) -> Ref:
+    from server.programs import Ref
+
+    return Ref(text=read_program(file), bindings=parse_pairs(settings, "--set"), target=target, kernel=kernel)
+
+
+def program_options(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """FILE and how to bind it."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the structured result."),
+        click.option("--kernel", metavar="NAME", help="Kernel, if the file has several."),
+        click.option("--target", metavar="TARGET", help="One of the program's targets."),
+        click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Bind a tunable (repeatable)."),
+        click.argument("file", type=click.Path(path_type=Path)),
+    ):
+        fn = option(fn)
+    return fn
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the structured result.")
+
+
+def finish(
+    ctx: click.Context,
+    result: Result,
+    as_json: bool,
+    *,
+    text: str | None = None,
+    name: str = "",
+    show: Callable[[Result], None] | None = None,
+) -> None:
+    """Print and exit with the result's code."""
+    if as_json:
+        import json
+
+        click.echo(json.dumps(result.compact(), indent=2, ensure_ascii=False))
+    else:
+        from server.terminal import print_result
+
+        print_result(result, text, name, show)
+    ctx.exit(result.exit_code)
+
+
+def finish_rows(ctx: click.Context, result: Result, as_json: bool, key: str) -> None:
+    """Listings: `--json` prints the bare list, for scripts."""
+    import json
+
+    if as_json:
+        click.echo(json.dumps(result.data[key], indent=2, ensure_ascii=False))
+    else:
+        from server.terminal import print_rows
+
+        print_rows(result, key)
+    ctx.exit(result.exit_code)
+
+
+# ---- programs ----------------------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@program_options
+@click.pass_context
+def verify(
+    ctx: click.Context, file: Path, settings: tuple[str, ...], target: str | None, kernel: str | None, as_json: bool
+) -> None:
+    """Run every gate on FILE."""
+    ref = ref_of(file, settings, target, kernel)
+    result = ctx.obj.engine().verify(ref, "detailed")
+    from server.terminal import show_properties
+
+    finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_properties)
+
+
+@cli.command()
+@program_options
+@click.option(
+    "--shape", "shape", multiple=True, required=True, metavar="M=..,N=..", help="Every dimension of the kernel."
+)
+@click.pass_context
+def estimate(
+    ctx: click.Context,
+    file: Path,
+    settings: tuple[str, ...],
+    target: str | None,
+    kernel: str | None,
+    as_json: bool,
+    shape: tuple[str, ...],
+) -> None:
+    """Predict time and bounds at one shape (uncalibrated)."""
+    ref = ref_of(file, settings, target, kernel)
+    result = ctx.obj.engine().estimate(ref, parse_shape(shape), "detailed")
+    from server.terminal import show_data
+
+    finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_data)
+
+
+@cli.command()
+@program_options
+@click.option(
+    "--emit", type=click.Choice(["cuda", "ptx", "cubin", "sass"]), help="Write this form to stdout, or to --output."
+)
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File for --emit.")
+@click.pass_context
+def build(
+    ctx: click.Context,
+    file: Path,
+    settings: tuple[str, ...],
+    target: str | None,
+    kernel: str | None,
+    as_json: bool,
+    emit: str | None,
+    output: Path | None,
+) -> None:
+    """Compile FILE (no GPU needed)."""
+    from server.terminal import show_data, working
+
+    engine = ctx.obj.engine()
+    ref = ref_of(file, settings, target, kernel)
+    with working("compiling") as control:
+        result = engine.evaluate.build(ref, control, "detailed")
+    if emit and not as_json and result.status == "passed":
+        raw = engine.store.artifact(result.ids["build_id"], emit)
+        assert raw is not None
+        if output:
+            output.write_bytes(raw)
+        else:
+            sys.stdout.buffer.write(raw)
+            sys.stdout.buffer.flush()
+        ctx.exit(0)
+    finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_data)
+
+
+@cli.command()
+@program_options
+@click.option("--contract", required=True, help="Workload contract.")
+@click.option("--shape", "shape", multiple=True, metavar="M=..,N=..", help="One shape instead of a set.")
+@click.option("--shapes", "shape_set", default="boundary", show_default=True, help="Shape set of the contract.")
+@click.option(
+    "--on", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="Interpret, or run on the GPU."
+)
+@click.option("--fresh", is_flag=True, help="Repeat although the same check is stored.")
+@click.pass_context
+def check(
+    ctx: click.Context,
+    file: Path,
+    settings: tuple[str, ...],
+    target: str | None,
+    kernel: str | None,
+    as_json: bool,
+    contract: str,
+    shape: tuple[str, ...],
+    shape_set: str,
+    on: str,
+    fresh: bool,
+) -> None:
+    """Compare FILE with a contract's oracle."""
+    from server.terminal import show_cases, working
+
+    engine = ctx.obj.engine()
+    ref = ref_of(file, settings, target, kernel)
+    shapes = [parse_shape(shape)] if shape else shape_set
+    with working("checking") as control:
+        result = engine.evaluate.check(ref, contract, shapes, on=on, fresh=fresh, control=control, detail="detailed")
+    finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_cases)
+
+
+@cli.command()
+@program_options
+@click.option("--contract", required=True, help="Workload contract.")
+@click.option("--shapes", "shape_set", default="tuning", show_default=True, help="Shape set of the contract.")
+@click.option("--shape", "shape", multiple=True, metavar="M=..,N=..", help="One shape instead of a set.")
+@click.option("--fresh", is_flag=True, help="Measure again although stored.")
+@click.pass_context
+def bench(
+    ctx: click.Context,
+    file: Path,
+    settings: tuple[str, ...],
+    target: str | None,
+    kernel: str | None,
+    as_json: bool,
+    contract: str,
+    shape_set: str,
+    shape: tuple[str, ...],
+    fresh: bool,
+) -> None:
+    """Time FILE beside the contract's baselines (needs a GPU)."""
+    from server.terminal import show_data, working
+
+    engine = ctx.obj.engine()
+    ref = ref_of(file, settings, target, kernel)
+    shapes = [parse_shape(shape)] if shape else shape_set
+    with working("timing") as control:
+        result = engine.evaluate.bench(ref, contract, shapes, fresh=fresh, control=control, detail="detailed")
+    finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_data)
+
+
+@cli.command()
+@program_options
+@click.option("--contract", required=True, help="Workload contract that supplies inputs.")
+@click.option("--shape", "shape", multiple=True, metavar="M=..,N=..", help="Shape (default: the first tuning shape).")
+@click.pass_context
+def profile(
+    ctx: click.Context,
+    file: Path,
+    settings: tuple[str, ...],
+    target: str | None,
+    kernel: str | None,
+    as_json: bool,
+    contract: str,
+    shape: tuple[str, ...],
+) -> None:
+    """Profile FILE on the GPU at one shape."""
+    from server.terminal import show_data, working
+
+    engine = ctx.obj.engine()
+    ref = ref_of(file, settings, target, kernel)
+    with working("profiling") as control:
+        result = engine.evaluate.profile(ref, contract, parse_shape(shape), control=control, detail="detailed")
+    finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_data)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--check", "only_check", is_flag=True, help="Change nothing; exit 1 if the file is not in canonical form."
+)
+@json_option
+@click.pass_context
+def fmt(ctx: click.Context, file: Path, only_check: bool, as_json: bool) -> None:
+    """Rewrite FILE in canonical form."""
+    from cake_ir import parse, print_file
+    from server.results import Result, add_diagnostics
+
+    text = read_program(file)
+    parsed = parse(text)
+    if parsed.file is None:
+        result = add_diagnostics(
+            Result(summary=f"{file} does not parse", status="rejected"), parsed.diagnostics, text, "detailed"
+        )
+        finish(ctx, result, as_json, text=text, name=str(file))
+        return
+    canonical = print_file(parsed.file)
+    same = canonical == text
+    if not same and not only_check:
+        _replace(file, canonical)
+    words = "is canonical" if same else "is not in canonical form" if only_check else "rewritten"
+    finish(
+        ctx,
+        Result(
+            summary=f"{file} {words}", status="failed" if only_check and not same else "ok", data={"changed": not same}
+        ),
+        as_json,
+    )
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file through a neighbour and a rename, so that a full disk leaves the old text."""
+    import os
+    import tempfile
+
+    from server.errors import EngineError
+
+    name = ""
+    try:
+        handle, name = tempfile.mkstemp(dir=file.resolve().parent, prefix=f".{file.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+        os.chmod(name, file.stat().st_mode & 0o777)
+        os.replace(name, file.resolve())
+    except OSError as exc:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        raise EngineError(
+            "storage/unavailable", f"{file} cannot be written: {exc.strerror}", "the old text is untouched"
+        ) from exc
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@json_option
+@click.pass_context
+def show(ctx: click.Context, file: Path, as_json: bool) -> None:
+    """Print FILE canonically, or its JSON form with --json."""
+    import json
+
+    from cake_ir import parse, print_file, to_json
+    from server.results import Result, add_diagnostics
+
+    text = read_program(file)
+    parsed = parse(text)
+    if parsed.file is None:
+        result = add_diagnostics(
+            Result(summary=f"{file} does not parse", status="rejected"), parsed.diagnostics, text, "detailed"
+        )
+        finish(ctx, result, as_json, text=text, name=str(file))
+        return
+    click.echo(
+        json.dumps(to_json(parsed.file), indent=1, ensure_ascii=False) if as_json else print_file(parsed.file),
+        nl=as_json,
+    )
+
+
+# ---- knowledge ---------------------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("rule")
+@json_option
+@click.pass_context
+def explain(ctx: click.Context, rule: str, as_json: bool) -> None:
+    """Show the page of a RULE (or an op)."""
+    from server.terminal import show_page
+
+    finish(ctx, ctx.obj.catalog().explain(rule), as_json, show=show_page)
+
+
+@cli.command()
+@click.argument("name", required=False)
+@json_option
+@click.pass_context
+def ops(ctx: click.Context, name: str | None, as_json: bool) -> None:
+    """List the ops, or show one."""
+    from server.terminal import show_page
+
+    result = ctx.obj.catalog().ops(name)
+    if name:
+        finish(ctx, result, as_json, show=show_page)
+    finish_rows(ctx, result, as_json, "ops")
+
+
+@cli.command()
+@click.argument("name", required=False)
+@json_option
+@click.pass_context
+def targets(ctx: click.Context, name: str | None, as_json: bool) -> None:
+    """List the targets, or show one with the source of every fact."""
+    from server.terminal import show_data
+
+    result = ctx.obj.catalog().targets(name)
+    if name:
+        finish(ctx, result, as_json, show=show_data)
+    finish_rows(ctx, result, as_json, "targets")
+
+
+@cli.command()
+@json_option
+@click.pass_context
+def rules(ctx: click.Context, as_json: bool) -> None:
+    """List the rules."""
+    finish_rows(ctx, ctx.obj.catalog().rules(), as_json, "rules")
+
+
+@cli.command()
+@json_option
+@click.pass_context
+def corpus(ctx: click.Context, as_json: bool) -> None:
+    """List the kernels that ship with Cake."""
+    finish_rows(ctx, ctx.obj.catalog().corpus(), as_json, "kernels")
+
+
+@cli.command("contracts")
+@click.argument("name", required=False)
+@json_option
+@click.pass_context
+def contracts_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
+    """List the workload contracts, or show one."""
+    from server.terminal import show_page
+
+    catalog = ctx.obj.catalog()
+    if name:
+        from server.results import Result
+
+        page = Result(summary=f"contract {name}", status="ok", data={"page": catalog.page(f"cake://contracts/{name}")})
+        finish(ctx, page, as_json, show=show_page)
+    finish_rows(ctx, catalog.contracts(), as_json, "contracts")
+
+
+@cli.command()
+@json_option
+@click.pass_context
+def results(ctx: click.Context, as_json: bool) -> None:
+    """List the committed measurements."""
+    finish_rows(ctx, ctx.obj.catalog().results(), as_json, "results")
+
+
+@cli.command()
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Say what works on this machine and what does not."""
+    from server.terminal import show_checks
+
+    finish(ctx, ctx.obj.engine().catalog.doctor(), as_json, show=show_checks)
+
+
+# ---- serving -----------------------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.option(
+    "--http",
+    "port",
+    type=click.IntRange(0, 65535),
+    help="Serve streamable HTTP on 127.0.0.1:PORT instead of stdio (0: any free port).",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Bearer token for --http (default: made in the workspace).",
+)
+@click.option(
+    "--workspace", type=click.Path(file_okay=False, path_type=Path), help="Evidence store (default: .cake here)."
+)
+@click.option("--no-gpu", is_flag=True, help="Do not use a GPU even if there is one.")
+@click.option("--read-only", is_flag=True, help="Offer only tools that change nothing.")
+@click.option(
+    "--contracts",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of your own contracts.",
+)
+@click.pass_context
+def serve(
+    ctx: click.Context,
+    port: int | None,
+    token_file: Path | None,
+    workspace: Path | None,
+    no_gpu: bool,
+    read_only: bool,
+    contracts: Path | None,
+) -> None:
+    """Serve the MCP tools on stdio, or on loopback HTTP."""
+    from server.errors import BadArgument
+    from server.serve import log_to_stderr, make_token, read_token, serve_http, serve_stdio
+
+    if token_file is not None and port is None:
+        raise BadArgument("--token-file belongs to --http")
+    log_to_stderr()
+    base: Settings = ctx.obj
+    settings = Settings(workspace or base.workspace, no_gpu or base.no_gpu, contracts or base.contracts)
+    settings.read_only = read_only
+    engine = settings.engine()
+    if port is None:
+        serve_stdio(engine)
+        return
+    if token_file is None:
+        if read_only:
+            raise BadArgument("--read-only with --http needs --token-file: the workspace may not be written")
+        token_file = make_token(engine.config.workspace)
+        click.echo(f"cake: bearer token in {token_file}", err=True)
+    serve_http(engine, port, read_token(token_file))
+
+
+@cli.command()
+@click.option("--http", "over_http", is_flag=True, help="Use streamable HTTP instead of stdio.")
+@click.pass_context
+def demo(ctx: click.Context, over_http: bool) -> None:
+    """Run the whole loop on a k-means kernel through a real MCP client."""
+    from server.demo import run_demo
+
+    ctx.exit(run_demo(no_gpu=ctx.obj.no_gpu, over_http=over_http))
+
+
+def main() -> None:
+    """Console entry. Options before and after `serve` are accepted alike."""
+    cli(prog_name="cake")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The CPU worker: compile a kernel, or check it by interpretation, in a process that can be killed.
+
+One job on stdin, JSON lines on stdout (see server.worker). The program arrives as text with its bindings and is parsed
+and bound again here: nothing but data crosses between processes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from cake_ir.diagnostics import CakeError
+
+
+def emit_line(obj: dict[str, Any]) -> None:
+    sys.__stdout__.write(json.dumps(obj) + "\n")  # type: ignore[union-attr]
+    sys.__stdout__.flush()  # type: ignore[union-attr]
+
+
+def bind_job(job: dict[str, Any]) -> Any:
+    """The bound kernel a job names. Raises CakeError with the first diagnostic when it does not bind."""
+    from cake_ir import parse
+    from cake_ir.bind import bind
+
+    parsed = parse(job["text"])
+    if parsed.file is None:
+        raise CakeError(parsed.diagnostics[0])
+    done = bind(parsed.file, job["bindings"], job["target"], job["kernel"])
+    if done.bound is None:
+        raise CakeError(next(d for d in done.diagnostics if d.severity == "error"))
+    return done.bound
+
+
+def build(job: dict[str, Any]) -> dict[str, Any]:
+    """Emit CUDA C++ and compile it. Answers texts, the cubin in base64, resources and the SASS check."""
+    from lowering import build as compile_kernel
+    from lowering import emit
+
+    emitted = emit(bind_job(job))
+    if job.get("emit_only"):
+        return {"cuda": emitted.cuda}
+    done = compile_kernel(emitted, cache_dir=job["cache_dir"], timeout_s=job["timeout_s"])
+    return {
+        "cuda": emitted.cuda,
+        "cubin": base64.b64encode(done.cubin).decode(),
+        "ptx": done.ptx,
+        "sass": done.sass.text,
+        "log": done.log,
+        "report": done.report(),
+        "promised": len(emitted.promised),
+        "diagnostics": [d.model_dump(mode="json") for d in done.diagnostics],
+    }
+
+
+def check(job: dict[str, Any]) -> dict[str, Any]:
+    """Interpret the kernel against its contract; see corpus.check.check_cpu."""
+    from analyses import interpret
+    from corpus.check import check_cpu
+    from corpus.contract import contracts
+
+    bound = bind_job(job)
+    extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
+    done = check_cpu(
+        bound,
+        contracts(extra)[job["contract"]],
+        job["shapes"],
+        interpret=interpret,
+        budget_s=job.get("budget_s"),
+        progress=lambda at, total, what: emit_line({"progress": at, "total": total, "message": what}),
+    )
+    return done.model_dump(mode="json")
+
+
+def prepare(job: dict[str, Any]) -> dict[str, Any]:
+    """Compile (through the cache) and make the GPU worker's job: concrete launch plans and the cubin."""
+    from corpus import jobs
+    from corpus.contract import contracts
+    from lowering import build as compile_kernel
+    from lowering import emit
+
+    bound = bind_job(job)
+    extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
+    contract = contracts(extra)[job["contract"]]
+    emitted = emit(bound)
+    done = compile_kernel(emitted, cache_dir=job["cache_dir"], timeout_s=job["timeout_s"])
+    made, skipped = jobs.launches(bound, emitted, contract, job["shapes"], job["sms"])
+    ready = jobs.job(job["job"], contract, made, [done.cubin], **job["more"])
+    return {"job": ready.model_dump(mode="json"), "skipped": [[dict(shape), why] for shape, why in skipped]}
+
+
+JOBS = {"build": build, "check": check, "prepare": prepare}
+
+
+def main() -> None:
+    job = json.loads(sys.stdin.readline())
+    sys.stdout = sys.stderr  # a stray print must not look like protocol
+    try:
+        emit_line({"result": JOBS[job["kind"]](job)})
+    except CakeError as exc:
+        emit_line({"result": {"diagnostic": exc.diagnostic.model_dump(mode="json")}})
+    except MemoryError:
+        emit_line(
+            {
+                "error": {
+                    "code": "worker/memory",
+                    "message": "the worker ran out of memory",
+                    "next": "use a smaller shape",
+                }
+            }
+        )
+    except (ImportError, FileNotFoundError) as exc:
+        emit_line({"error": {"code": "server/component-missing", "message": str(exc), "next": "see `cake doctor`"}})
+    except Exception:
+        traceback.print_exc()
+        emit_line(
+            {
+                "error": {
+                    "code": "internal/unexpected",
+                    "message": "the worker failed unexpectedly; see the server log",
+                    "next": "stored evidence is intact; report it with report_failure (symptom crash)",
+                }
+            }
+        )
+
+
+if __name__ == "__main__":
+    main()

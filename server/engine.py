@@ -1,0 +1,491 @@
+"""The one facade behind the MCP tools and the command line.
+
+Every public method answers with a `Result` and raises only `EngineError`. Methods are synchronous and thread safe; the
+long ones take a `Control` (progress out, cancel in). The packages below are imported inside methods, so that a server
+answers its first request before numpy or a compiler is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cake_ir.diagnostics import CakeError, Diagnostic
+from server.catalog import Catalog
+from server.errors import BadArgument, EngineError, Missing
+from server.evaluate import Evaluator
+from server.failures import Ruling, Symptom, rule_on, shape_of
+from server.programs import Program, Programs, Ref, Unit, Value, apply_edits
+from server.results import Artifact, Detail, Result, TextEdit, add_diagnostics, clean, fit, plain
+from server.store import DEFAULT_LIMIT_BYTES, Store, digest, is_id
+
+
+def default_workspace() -> Path:
+    """`.cake` in the current directory: evidence lies beside the kernels it is about."""
+    return Path.cwd() / ".cake"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Set by command-line flags only: MCP clients strip the environment of the servers they start."""
+
+    workspace: Path = field(default_factory=default_workspace)
+    no_gpu: bool = False
+    read_only: bool = False
+    contracts_dir: Path | None = None
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+
+
+class Engine:
+    """Programs in, results out."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or Config()
+        self.store = Store(self.config.workspace, read_only=self.config.read_only, limit_bytes=self.config.limit_bytes)
+        self.programs = Programs(self.store)
+        self.catalog = Catalog(self.store, self.config.contracts_dir, no_gpu=self.config.no_gpu)
+        self.evaluate = Evaluator(self)
+        self._verify_lock = threading.Lock()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def cubin_dir(self) -> Path:
+        """Where compiled kernels are cached; a scratch directory when the workspace may not be written."""
+        if self.config.read_only:
+            return Path(tempfile.gettempdir()) / "cake-cubins-read-only"
+        return self.config.workspace / "cubins"
+
+    # ---- propose ---------------------------------------------------------------------------------------------------
+
+    def propose(
+        self,
+        *,
+        text: str | None = None,
+        json_ir: Mapping[str, Any] | None = None,
+        base_id: str | None = None,
+        edits: Sequence[TextEdit] = (),
+        bindings: Mapping[str, Value] | None = None,
+        target: str | None = None,
+        kernel: str | None = None,
+        detail: Detail = "concise",
+    ) -> Result:
+        """Store a program given as text, as its JSON form, or as edits of an earlier one; parse and type it."""
+        given = [name for name, v in (("text", text), ("json", json_ir), ("base_id", base_id)) if v is not None]
+        if len(given) != 1:
+            raise BadArgument(
+                f"give exactly one of text and base_id, got {' and '.join(given) or 'none'}",
+                "text for a whole program, base_id (with edits, bindings or both) to continue an earlier one",
+            )
+        if edits and base_id is None:
+            raise BadArgument("edits need base_id", "name the program that they change")
+        ref = Ref(text=text, bindings=bindings or {}, target=target, kernel=kernel)
+        if json_ir is not None:
+            ref = Ref(text=_text_of(json_ir), bindings=bindings or {}, target=target, kernel=kernel)
+        if base_id is not None:
+            base = self.programs.load(Ref(id=base_id, bindings=bindings or {}, target=target, kernel=kernel))
+            ref = Ref(
+                text=apply_edits(base.text, edits),
+                bindings=base.ref.bindings,
+                target=base.ref.target,
+                kernel=base.ref.kernel,
+            )
+        program = self.programs.load(ref)
+        units = self.programs.units(program)
+        diagnostics = [*program.diagnostics, *(d for u in units for d in u.diagnostics)]
+        errors = sum(d.severity == "error" for d in diagnostics)
+        result = Result(summary="", status="rejected" if errors else "ok", ids=_ids(program, units))
+        add_diagnostics(result, diagnostics, program.text, detail)
+        if errors:
+            layer = "does not parse" if program.file is None else "is not well-typed"
+            result.summary = (
+                f"{program.name} {layer}: {_count(errors, 'error')}, first at line {result.diagnostics[0].line}"
+            )
+            result.next = _repair_next(program)
+        else:
+            names = ", ".join(f"{u.kernel} for {u.target}" for u in units)
+            result.summary = f"{program.name} is well-formed and typed ({names}); not verified yet"
+            result.next = f"verify(ir_id={program.ir_id!r}{_binding_args(program.ref)})"
+        if detail == "detailed":
+            result.data["kernels"] = [_unit_facts(program, u) for u in units]
+        return fit(result, detail)
+
+    # ---- verify ----------------------------------------------------------------------------------------------------
+
+    def verify(self, ref: Ref, detail: Detail = "concise") -> Result:
+        """Run every gate on every kernel named; report findings, properties and the generated protocol tables."""
+        program = self.programs.load(ref)
+        units = self.programs.units(program)
+        diagnostics = list(program.diagnostics)
+        properties: list[dict[str, Any]] = []
+        artifacts: list[Artifact] = []
+        skipped: list[str] = []
+        for unit in units:
+            diagnostics += unit.diagnostics
+            if unit.bound is None:
+                skipped.append(f"{unit.kernel}: not analysed, because it is not well-typed")
+                continue
+            report = self.report(unit)
+            diagnostics += report.diagnostics
+            properties += [{"kernel": unit.kernel, **p} for p in _properties(report)]
+            artifacts += self._keep_report(unit, report)
+            failed = [d.rule for d in (*unit.diagnostics, *report.diagnostics) if d.severity == "error"]
+            self.store.put_verdict(unit.variant_id, program.source_id, "rejected" if failed else "accepted", failed)
+        errors = [d for d in diagnostics if d.severity == "error"]
+        result = Result(
+            summary="", status="rejected" if errors else "accepted", ids=_ids(program, units), artifacts=artifacts
+        )
+        add_diagnostics(result, diagnostics, program.text, detail)
+        result.data["properties"] = _property_summary(properties) if detail == "concise" else properties
+        if skipped:
+            result.data["not_checked"] = skipped
+        if errors:
+            first = result.diagnostics[0]
+            result.summary = (
+                f"{program.name} is rejected: {_count(len(errors), 'error')}, first at line {first.line}: {first.rule}"
+            )
+            result.next = _repair_next(program)
+        else:
+            where = ", ".join(f"{u.kernel} ({u.target})" for u in units)
+            warnings = sum(d.severity == "warning" for d in diagnostics)
+            result.summary = f"{program.name} is accepted: {where}" + (
+                f", {_count(warnings, 'warning')}" if warnings else ""
+            )
+            result.next = f"estimate_cost(ir_id={program.ir_id!r}{_binding_args(program.ref)}, shape={{...}}), then compile_and_bench"
+        return fit(result, detail)
+
+    def report(self, unit: Unit) -> Any:
+        """The verifier's report on one bound kernel. One analysis at a time: two cores, and pure Python work."""
+        assert unit.bound is not None
+        verify = _need("analyses", "verify")
+        with self._verify_lock:
+            return verify(unit.bound)
+
+    def _keep_report(self, unit: Unit, report: Any) -> list[Artifact]:
+        out = []
+        for kind in ("ledger", "memory", "registers", "coverage"):
+            value = getattr(report, kind, None)
+            if value:
+                text = value if isinstance(value, str) else json.dumps(plain(value), indent=1, ensure_ascii=False)
+                out.append(self.store.put_artifact(unit.variant_id, kind, text))
+        return out
+
+    def accepted_unit(self, program: Program) -> Unit:
+        """The one kernel to compile or estimate. Raises BadArgument when it is not one accepted kernel."""
+        units = self.programs.units(program)
+        if len(units) > 1:
+            raise BadArgument(
+                f"the file has {len(units)} kernels: {', '.join(u.kernel for u in units)}",
+                "name one with kernel=",
+                code="args/kernel-needed",
+            )
+        if not units or units[0].bound is None:
+            raise EngineError(
+                "program/rejected",
+                f"{program.name} is not well-typed",
+                "call verify for the findings and repair them first",
+            )
+        return units[0]
+
+    # ---- estimate --------------------------------------------------------------------------------------------------
+
+    def estimate(self, ref: Ref, shape: Mapping[str, int], detail: Detail = "concise") -> Result:
+        """What the schedule should cost at one shape, from datasheet rates. Never a measurement."""
+        program = self.programs.load(ref)
+        refused = self.rejection(program, detail)
+        if refused is not None:
+            return refused
+        unit = self.accepted_unit(program)
+        estimate = _need("analyses", "estimate")
+        shape = {clean(k, 64): v for k, v in shape.items()}
+        self._check_shape(unit, shape)
+        try:
+            found = estimate(unit.bound, shape)
+        except CakeError as exc:
+            return self._refused(program, [unit], [exc.diagnostic], "cannot be estimated at this shape", detail)
+        facts = plain(found)
+        result = Result(summary=_estimate_summary(unit, shape, found), status="ok", ids=_ids(program, [unit]))
+        result.data = {
+            "calibrated": False,
+            "shape": shape,
+            **(facts if isinstance(facts, dict) else {"estimate": facts}),
+        }
+        result.artifacts = [
+            self.store.put_artifact(
+                unit.variant_id, "estimate", json.dumps({"shape": shape, **result.data}, indent=1, ensure_ascii=False)
+            )
+        ]
+        add_diagnostics(result, getattr(found, "diagnostics", ()), program.text, detail)
+        result.next = f"compile_and_bench(ir_id={program.ir_id!r}{_binding_args(program.ref)}, contract=...)"
+        return fit(result, detail)
+
+    def _check_shape(self, unit: Unit, shape: Mapping[str, int]) -> None:
+        assert unit.bound is not None
+        dims = list(unit.bound.dims)
+        wrong = sorted(set(shape) - set(dims))
+        missing = sorted(set(dims) - set(shape))
+        if wrong or missing:
+            parts = [f"unknown: {', '.join(wrong)}"] if wrong else []
+            parts += [f"missing: {', '.join(missing)}"] if missing else []
+            raise BadArgument(
+                f"the shape does not fit kernel {unit.kernel}; {'; '.join(parts)}",
+                f"give exactly {', '.join(dims)}",
+                code="args/shape",
+            )
+        bad = [k for k, v in shape.items() if isinstance(v, bool) or not 0 <= v < 2**31]
+        if bad:
+            raise BadArgument(f"extent {bad[0]} must be between 0 and 2^31 - 1", code="args/shape")
+
+    def rejection(self, program: Program, detail: Detail) -> Result | None:
+        """The rejection of a program that has errors, for tools that need an accepted one; None when it has none."""
+        units = self.programs.units(program)
+        diagnostics = [*program.diagnostics, *(d for u in units for d in u.diagnostics)]
+        if not any(d.severity == "error" for d in diagnostics):
+            for unit in units:
+                if unit.bound is not None:
+                    diagnostics += self.report(unit).diagnostics
+        if not any(d.severity == "error" for d in diagnostics):
+            return None
+        return self._refused(program, units, diagnostics, "is rejected, so nothing further was done", detail)
+
+    def _refused(
+        self, program: Program, units: Sequence[Unit], diagnostics: Sequence[Diagnostic], why: str, detail: Detail
+    ) -> Result:
+        result = Result(summary="", status="rejected", ids=_ids(program, units))
+        add_diagnostics(result, diagnostics, program.text, detail)
+        errors = sum(d.severity == "error" for d in diagnostics)
+        first = result.diagnostics[0]
+        result.summary = f"{program.name} {why}: {_count(errors, 'error')}, first at line {first.line}: {first.rule}"
+        result.next = _repair_next(program)
+        return fit(result, detail)
+
+    # ---- failures --------------------------------------------------------------------------------------------------
+
+    def report_failure(
+        self,
+        *,
+        symptom: Symptom,
+        ref: Ref | None = None,
+        observed: str = "",
+        expected: str = "",
+        rule: str = "",
+        detail: Detail = "concise",
+    ) -> Result:
+        """Record a failure, name its owner, and count it up when its signature is known."""
+        program: Program | None = None
+        verdict: str | None = None
+        rules: list[str] = []
+        cpu_check: str | None = None
+        unit: Unit | None = None
+        if ref is not None:
+            program = self.programs.load(ref)
+            units = self.programs.units(program)
+            unit = units[0] if units else None
+            refused = self.rejection(program, "detailed")
+            verdict = "rejected" if refused else "accepted"
+            rules = sorted({d.rule for d in refused.diagnostics if d.severity == "error"}) if refused else []
+            if unit is not None:
+                checks = self.store.measurements(unit.variant_id, kind="check-cpu")
+                cpu_check = checks[-1]["verdict"] if checks else None
+        if rule:
+            self.catalog.require_rule(rule)
+        ruling = rule_on(symptom, verdict, rules or ([rule] if rule else []), cpu_check)
+        failure_id = digest("f", ruling.owner, symptom, rules or rule, self._family(program), shape_of(clean(observed)))
+        record = {
+            "reason": ruling.reason,
+            "verdict": verdict,
+            "rules": rules,
+            "ir_id": program.ir_id if program else "",
+            "source_id": program.source_id if program else "",
+            "variant_id": unit.variant_id if unit else "",
+            "observed": clean(observed),
+            "expected": clean(expected),
+            "named_rule": rule,
+        }
+        count = self.store.put_failure(failure_id, ruling.owner, symptom, record)
+        return fit(self._failure_result(failure_id, ruling, symptom, count, record), detail)
+
+    def _family(self, program: Program | None) -> list[str]:
+        """Kernel names: the same fault in two different kernels is two records."""
+        return sorted(k.name for k in program.file.kernels) if program and program.file else []
+
+    def _failure_result(
+        self, failure_id: str, ruling: Ruling, symptom: str, count: int, record: Mapping[str, Any]
+    ) -> Result:
+        seen = "recorded" if count == 1 else f"already known, now seen {count} times"
+        return Result(
+            summary=f"failure {seen}; owner: {ruling.owner}, because {ruling.reason}",
+            status="ok",
+            ids={"failure_id": failure_id, **{k: record[k] for k in ("ir_id", "variant_id") if record[k]}},
+            data={
+                "owner": ruling.owner,
+                "reason": ruling.reason,
+                "symptom": symptom,
+                "count": count,
+                "rules": record["rules"],
+            },
+            next=ruling.next,
+        )
+
+    def record_worker_failure(self, symptom: Symptom, unit: Unit, code: str, log: str) -> str:
+        """Store a worker that hung or died on an accepted program as evidence against the verifier."""
+        ruling = rule_on(symptom, "accepted", (), None)
+        failure_id = digest("f", ruling.owner, symptom, code, [unit.kernel], shape_of(log[-300:]))
+        self.store.put_failure(
+            failure_id,
+            ruling.owner,
+            symptom,
+            {"reason": ruling.reason, "variant_id": unit.variant_id, "code": code, "observed": clean(log)},
+        )
+        return failure_id
+
+    # ---- artifacts -------------------------------------------------------------------------------------------------
+
+    def artifact_text(self, uri: str) -> tuple[str, str]:
+        """(text, note) behind any cake:// URI. Raises UnknownId or BadArgument."""
+        if uri.startswith("cake://artifact/"):
+            parts = uri.removeprefix("cake://artifact/").split("/")
+            if len(parts) == 2 and is_id(parts[0]):
+                raw = self.store.artifact(parts[0], parts[1])
+                if raw is not None:
+                    try:
+                        return raw.decode(), ""
+                    except UnicodeDecodeError:
+                        raise BadArgument(
+                            f"{uri} is {len(raw)} bytes of binary", "read the sass or ptx artifact instead"
+                        ) from None
+            raise BadArgument(
+                f"no artifact {clean(uri, 160)!r} in this workspace",
+                "use a uri from `artifacts` of an earlier result",
+                code="args/unknown-uri",
+            )
+        return self.catalog.page(uri), ""
+
+    def read_artifact(self, uri: str, offset: int = 0, limit: int = 200, grep: str = "") -> Result:
+        """A window of lines of an artifact or a documentation page. `grep` is a plain substring, not a pattern."""
+        text, _ = self.artifact_text(uri)
+        lines = text.split("\n")
+        if lines and lines[-1] == "":
+            lines.pop()
+        numbered = [(i, line) for i, line in enumerate(lines, 1) if grep in line] if grep else list(enumerate(lines, 1))
+        shown, used = [], 0
+        for number, line in numbered[offset : offset + limit]:
+            cut = clean(line, 400)
+            used += len(json.dumps(cut)) + 12
+            if used > 16_000:
+                break
+            shown.append(f"{number}: {cut}")
+        end = offset + len(shown)
+        more = end < len(numbered)
+        what = f"lines with {clean(grep, 60)!r}" if grep else "lines"
+        result = Result(
+            summary=f"{len(shown)} of {len(numbered)} {what} of {clean(uri, 160)}",
+            status="ok",
+            data={"lines": shown, "offset": offset, "matching": len(numbered), "total_lines": len(lines)},
+        )
+        if more:
+            result.data["next_offset"] = end
+            result.next = f"read_artifact(uri={uri!r}, offset={end}{f', grep={grep!r}' if grep else ''}) for more"
+        return fit(result, "detailed")
+
+
+# ---- small shared forms ----------------------------------------------------------------------------------------------
+
+
+def _need(module: str, name: str) -> Any:
+    """An attribute of a package below; a coded answer when the installation lacks it."""
+    import importlib
+
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as exc:
+        raise Missing(
+            "server/component-missing", f"{module}.{name} is not installed here: {exc}", "see `cake doctor`"
+        ) from exc
+
+
+def _text_of(obj: Mapping[str, Any]) -> str:
+    """Canonical text of the JSON form. Raises BadArgument with the first fault of a malformed tree."""
+    from cake_ir import from_json, print_file
+
+    parsed = from_json(dict(obj))
+    if parsed.file is None:
+        first = parsed.diagnostics[0].message if parsed.diagnostics else "malformed"
+        raise BadArgument(
+            f"the JSON form is not a program: {first}",
+            "see `cake show FILE --json` for the form",
+            code="args/json-form",
+        )
+    return print_file(parsed.file)
+
+
+def _ids(program: Program, units: Sequence[Unit]) -> dict[str, str]:
+    out = dict(program.ids)
+    if len(units) == 1:
+        out["variant_id"] = units[0].variant_id
+    elif units:
+        out |= {f"variant_id.{u.kernel}": u.variant_id for u in units[:6]}
+    return out
+
+
+def _binding_args(ref: Ref) -> str:
+    out = f", bindings={json.dumps(dict(ref.bindings))}" if ref.bindings else ""
+    out += f", target={ref.target!r}" if ref.target else ""
+    return out + (f", kernel={ref.kernel!r}" if ref.kernel else "")
+
+
+def _repair_next(program: Program) -> str:
+    if not program.source_id:
+        return "send a text of at most 262144 bytes"
+    base = program.ir_id or program.source_id
+    return f"repair with propose_ir(base_id={base!r}, edits=[{{old, new}}]); a `fixes` entry marked verified can be sent back as it is"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def _unit_facts(program: Program, unit: Unit) -> dict[str, Any]:
+    assert program.file is not None
+    kernel = next(k for k in program.file.kernels if k.name == unit.kernel)
+    return {
+        "kernel": unit.kernel,
+        "target": unit.target,
+        "targets": list(kernel.targets),
+        "bindings": unit.bindings,
+        "tunables": [t.name for t in kernel.tunables],
+        "tensors": [t.name for t in kernel.tensors],
+    }
+
+
+def _properties(report: Any) -> list[dict[str, Any]]:
+    found = plain(getattr(report, "properties", ()))
+    if isinstance(found, dict):
+        return [{"name": k, **(v if isinstance(v, dict) else {"status": v})} for k, v in found.items()]
+    return [p if isinstance(p, dict) else {"name": str(p)} for p in found]
+
+
+def _property_summary(properties: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for p in properties:
+        status = str(p.get("status", p.get("verdict", "unknown")))
+        out.setdefault(status, []).append(str(p.get("name", p.get("property", "?"))))
+    return out
+
+
+def _estimate_summary(unit: Unit, shape: Mapping[str, int], found: Any) -> str:
+    dims = ",".join(f"{k}={v}" for k, v in shape.items())
+    time_us = next(
+        (getattr(found, k) for k in ("time_us", "total_us", "us") if getattr(found, k, None) is not None), None
+    )
+    bound_by = next(
+        (getattr(found, k) for k in ("bound_by", "limiter", "bound") if isinstance(getattr(found, k, None), str)), None
+    )
+    head = f"{unit.kernel} at {dims} on {unit.target}: "
+    head += f"estimated {float(time_us):.4g} us" if time_us is not None else "estimated"
+    return head + (f", bound by {bound_by}" if bound_by else "") + " (uncalibrated model, not a measurement)"

@@ -1,0 +1,536 @@
+"""Compile, check, time and profile: everything that runs in a worker process.
+
+Order of work for `compile_and_bench`: gates, compile, check by interpretation, check on the GPU, timing. The first step
+that fails ends it. Evidence that is already stored for the same variant, contract, shape and device is answered from the
+store unless `fresh` is asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from cake_ir.diagnostics import CakeError, Diagnostic
+from server.errors import BadArgument, EngineError, Missing
+from server.failures import Symptom
+from server.programs import Program, Ref, Unit
+from server.results import Detail, Result, add_diagnostics, clean, fit, plain
+from server.store import digest
+from server.worker import Control, WorkerDied, gpu_lock, run_worker
+
+if TYPE_CHECKING:
+    from server.engine import Engine
+
+Shapes = str | Sequence[Mapping[str, int]]
+Until = Literal["compile", "check", "bench"]
+
+COMPILE_TIMEOUT_S = 180.0
+CHECK_TIMEOUT_S = 900.0
+GPU_TIMEOUT_S = 540.0
+NO_GPU = "this machine has no GPU (or the server runs with --no-gpu)"
+NO_GPU_NEXT = (
+    "verify, estimate_cost, compile and check by interpretation work here; run timing on a machine with the GPU"
+)
+
+
+class Evaluator:
+    """Runs workers for the engine and turns what they say into results and evidence."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._devices: dict[int, dict[str, Any]] = {}
+
+    # ---- build -------------------------------------------------------------------------------------------------------
+
+    def build(self, ref: Ref, control: Control | None = None, detail: Detail = "concise") -> Result:
+        """Lower and compile one accepted kernel. Works without a GPU."""
+        program = self._engine.programs.load(ref)
+        refused = self._engine.rejection(program, detail)
+        if refused is not None:
+            return refused
+        unit = self._engine.accepted_unit(program)
+        return fit(self._build(program, unit, control or Control(), detail), detail)
+
+    def _build(self, program: Program, unit: Unit, control: Control, detail: Detail) -> Result:
+        control.progress(0, None, f"compiling {unit.kernel} for {unit.target}")
+        job = {
+            **_job(program, unit),
+            "kind": "build",
+            "cache_dir": str(self._engine.cubin_dir()),
+            "timeout_s": COMPILE_TIMEOUT_S - 10,
+        }
+        raw = run_worker("server.cpu_main", job, timeout_s=COMPILE_TIMEOUT_S, control=control)
+        result = Result(summary="", status="failed", ids={**program.ids, "variant_id": unit.variant_id})
+        if "diagnostic" in raw:
+            found = Diagnostic.model_validate(raw["diagnostic"])
+            add_diagnostics(result, [found], program.text, detail)
+            result.summary = f"{unit.kernel} was accepted but does not compile: {clean(found.message, 200)}"
+            result.next = "an accepted program that does not compile is a missing rule: send it to report_failure (symptom compile_error)"
+            return result
+        cubin = base64.b64decode(raw["cubin"])
+        sha = hashlib.sha256(cubin).hexdigest()
+        build_id = digest("b", unit.variant_id, sha)
+        store = self._engine.store
+        for kind in ("cuda", "ptx", "sass", "log"):
+            if raw.get(kind):
+                result.artifacts.append(store.put_artifact(build_id, kind, raw[kind]))
+        result.artifacts.append(store.put_artifact(build_id, "cubin", cubin))
+        diagnostics = [Diagnostic.model_validate(d) for d in raw["diagnostics"]]
+        broken = [d for d in diagnostics if d.severity == "error"]
+        result.status = "failed" if broken else "passed"
+        result.ids["build_id"] = build_id
+        result.data = {**raw["report"], "promised_instructions": raw["promised"]}
+        add_diagnostics(result, diagnostics, program.text, detail)
+        what = "compiled, but " + clean(broken[0].message, 200) if broken else "compiled"
+        result.summary = f"{unit.kernel} for {unit.target} {what}{_resource_words(raw['report'])}"
+        result.next = "" if broken else f"compile_and_bench(ir_id={program.ir_id!r}, contract=...) checks and times it"
+        store.put_build(build_id, unit.variant_id, unit.target, result.status, plain(raw["report"]))
+        return result
+
+    # ---- check -------------------------------------------------------------------------------------------------------
+
+    def check(
+        self,
+        ref: Ref,
+        contract: str,
+        shapes: Shapes = "boundary",
+        *,
+        on: Literal["cpu", "gpu"] = "cpu",
+        fresh: bool = False,
+        control: Control | None = None,
+        detail: Detail = "concise",
+    ) -> Result:
+        """Compare an accepted kernel with its contract's oracle, by interpretation or on the GPU."""
+        program = self._engine.programs.load(ref)
+        spec = self._engine.catalog.contract(contract)
+        refused = self._engine.rejection(program, detail)
+        if refused is not None:
+            return refused
+        unit = self._engine.accepted_unit(program)
+        control = control or Control()
+        run = self._check_cpu if on == "cpu" else self._check_gpu
+        return fit(run(program, unit, spec, shapes, fresh, control, detail), detail)
+
+    def _check_cpu(
+        self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
+    ) -> Result:
+        wanted = _shape_list(spec, shapes)
+        known = None if fresh else self._stored(unit, spec, "check-cpu", {"shapes": wanted})
+        if known is None:
+            contracts_dir = self._engine.config.contracts_dir
+            job = {
+                **_job(program, unit),
+                "kind": "check",
+                "contract": spec.name,
+                "shapes": wanted,
+                "budget_s": CHECK_TIMEOUT_S / 2,
+                "contracts_dir": str(contracts_dir.resolve()) if contracts_dir else None,
+            }
+            raw = run_worker("server.cpu_main", job, timeout_s=CHECK_TIMEOUT_S, control=control)
+            if "diagnostic" in raw:
+                raise _as_error(Diagnostic.model_validate(raw["diagnostic"]))
+            known = raw
+            self._store(
+                unit, spec, "check-cpu", {"shapes": wanted}, "cpu", "passed" if raw["passed"] else "failed", raw
+            )
+            known["reused"] = False
+        return self._check_result(program, unit, spec, known, "by interpretation", detail)
+
+    def _check_result(
+        self, program: Program, unit: Unit, spec: Any, raw: Mapping[str, Any], how: str, detail: Detail
+    ) -> Result:
+        ok = bool(raw["passed"])
+        result = Result(
+            summary=f"{unit.kernel} against {spec.name} {how}: {clean(str(raw['summary']), 300)}",
+            status="passed" if ok else "failed",
+            ids={**program.ids, "variant_id": unit.variant_id},
+        )
+        cases = raw.get("cases", [])
+        bad = [c for c in cases if c["verdict"] in ("failed", "error")]
+        result.data = {
+            "contract": spec.name,
+            "contract_digest": raw.get("contract_digest", ""),
+            "reused": bool(raw.get("reused")),
+            "seed": raw.get("seed"),
+            "counts": _counts(cases),
+            "failed": plain(bad[:3]),
+        }
+        if detail == "detailed":
+            result.data["cases"] = plain(cases)
+        result.artifacts = [
+            self._engine.store.put_artifact(unit.variant_id, f"check-{raw.get('on', 'cpu')}", json.dumps(raw, indent=1))
+        ]
+        add_diagnostics(
+            result, [Diagnostic.model_validate(d) for d in raw.get("diagnostics", [])], program.text, detail
+        )
+        base = program.ir_id
+        result.next = (
+            f"compile_and_bench(ir_id={base!r}, contract={spec.name!r})"
+            if ok
+            else f"repair with propose_ir(base_id={base!r}, edits=[...]); data.failed has the first wrong elements"
+        )
+        return result
+
+    # ---- GPU ---------------------------------------------------------------------------------------------------------
+
+    def _gpu(self) -> int:
+        """The GPU to use. Raises Missing gpu/none."""
+        found = self._engine.catalog.gpu_indices()
+        if not found:
+            raise Missing("gpu/none", NO_GPU, NO_GPU_NEXT)
+        return found[0]
+
+    def unavailable(self, program: Program, unit: Unit, what: str) -> Result:
+        """The answer to GPU work on a machine without one: what still works, never a guess."""
+        return Result(
+            summary=f"{what} is unavailable: {NO_GPU}",
+            status="unavailable",
+            code="gpu/none",
+            ids={**program.ids, "variant_id": unit.variant_id},
+            next=NO_GPU_NEXT,
+        )
+
+    def bench(
+        self,
+        ref: Ref,
+        contract: str,
+        shapes: Shapes = "tuning",
+        *,
+        fresh: bool = False,
+        control: Control | None = None,
+        detail: Detail = "concise",
+    ) -> Result:
+        """Time an accepted kernel beside the contract's baselines."""
+        return self._on_gpu(
+            ref,
+            contract,
+            "timing",
+            detail,
+            lambda p, u, s: self._bench(p, u, s, shapes, fresh, control or Control(), detail),
+        )
+
+    def profile(
+        self,
+        ref: Ref,
+        contract: str,
+        shape: Mapping[str, int],
+        *,
+        control: Control | None = None,
+        detail: Detail = "concise",
+    ) -> Result:
+        """Profile an accepted kernel at one shape (the contract's first tuning shape when none is given)."""
+        return self._on_gpu(
+            ref,
+            contract,
+            "profiling",
+            detail,
+            lambda p, u, s: self._profile(p, u, s, shape, control or Control(), detail),
+        )
+
+    def _on_gpu(
+        self, ref: Ref, contract: str, what: str, detail: Detail, work: Callable[[Program, Unit, Any], Result]
+    ) -> Result:
+        """The gates first, so that a machine without a GPU still says what is wrong with the program."""
+        program = self._engine.programs.load(ref)
+        spec = self._engine.catalog.contract(contract)
+        refused = self._engine.rejection(program, detail)
+        if refused is not None:
+            return refused
+        unit = self._engine.accepted_unit(program)
+        if not self._engine.catalog.gpu_indices():
+            return self.unavailable(program, unit, what)
+        return fit(work(program, unit, spec), detail)
+
+    def _run_gpu(
+        self,
+        program: Program,
+        unit: Unit,
+        spec: Any,
+        kind: str,
+        shapes: list[dict[str, int]],
+        control: Control,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Prepare launches in the CPU worker, then run them in a fresh GPU worker under the device's lock.
+
+        A worker that hangs or dies on an accepted program is stored as a failure before the error goes up.
+        """
+        index = self._gpu()
+        contracts_dir = self._engine.config.contracts_dir
+        extra = str(contracts_dir.resolve()) if contracts_dir else None
+        with gpu_lock(index, control):
+            device = self._probe(index, control)
+            prepare = {
+                **_job(program, unit),
+                "kind": "prepare",
+                "job": kind,
+                "contract": spec.name,
+                "shapes": shapes,
+                "contracts_dir": extra,
+                "sms": device["sms"],
+                "cache_dir": str(self._engine.cubin_dir()),
+                "timeout_s": COMPILE_TIMEOUT_S - 10,
+                "more": {
+                    "device": index,
+                    "contracts_dir": extra,
+                    "timeout_s": GPU_TIMEOUT_S - 20,
+                    "kernel": unit.kernel,
+                    "content_id": program.ir_id,
+                    "variant_id": unit.variant_id,
+                    "bindings": unit.bindings,
+                    **more,
+                },
+            }
+            control.progress(0, None, f"preparing {unit.kernel} for the GPU")
+            ready = run_worker("server.cpu_main", prepare, timeout_s=COMPILE_TIMEOUT_S, control=control)
+            if "diagnostic" in ready:
+                raise _as_error(Diagnostic.model_validate(ready["diagnostic"]))
+            if not ready["job"]["launches"]:
+                raise BadArgument(
+                    f"the kernel refuses every one of these shapes: {_why(ready['skipped'])}",
+                    "give shapes that its `where` admits",
+                    code="args/shape",
+                )
+            try:
+                raw = run_worker("corpus.gpu_main", ready["job"], timeout_s=GPU_TIMEOUT_S, control=control)
+            except WorkerDied as exc:
+                symptom: Symptom = "hang" if exc.code == "worker/timeout" else "crash"
+                failure_id = self._engine.record_worker_failure(symptom, unit, exc.code, exc.log)
+                raise EngineError(
+                    exc.code, exc.message, f"recorded as {failure_id}, owner verifier; {exc.next}"
+                ) from exc
+        return {**raw, "device": raw.get("device") or device, "refused_shapes": ready["skipped"]}
+
+    def _probe(self, index: int, control: Control) -> dict[str, Any]:
+        """What the device is; asked once per process. Raises Missing gpu/unusable when the driver cannot use it."""
+        if index not in self._devices:
+            try:
+                self._devices[index] = run_worker(
+                    "corpus.gpu_main", {"kind": "probe", "device": index}, timeout_s=60, control=control
+                )
+            except WorkerDied as exc:
+                raise Missing("gpu/unusable", f"GPU {index} does not answer: {exc.message}", NO_GPU_NEXT) from exc
+        return self._devices[index]
+
+    def _check_gpu(
+        self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
+    ) -> Result:
+        wanted = _shape_list(spec, shapes)
+        known = None if fresh else self._stored(unit, spec, "check-gpu", {"shapes": wanted})
+        if known is None:
+            known = self._run_gpu(program, unit, spec, "check", wanted, control)
+            verdict = "passed" if known["passed"] else "failed"
+            self._store(unit, spec, "check-gpu", {"shapes": wanted}, _device_name(known), verdict, known)
+        return self._check_result(program, unit, spec, known, f"on {_device_name(known)}", detail)
+
+    def _bench(
+        self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
+    ) -> Result:
+        wanted = _shape_list(spec, shapes)
+        known = None if fresh else self._stored(unit, spec, "bench", {"shapes": wanted})
+        if known is None:
+            known = self._run_gpu(program, unit, spec, "bench", wanted, control, modes=["warm", "cold"])
+            self._store(
+                unit,
+                spec,
+                "bench",
+                {"shapes": wanted},
+                _device_name(known),
+                "passed" if known["passed"] else "failed",
+                known,
+            )
+        result = Result(
+            summary=f"{unit.kernel} on {_device_name(known)}: {clean(str(known['summary']), 300)}",
+            status="passed" if known["passed"] else "failed",
+            ids={**program.ids, "variant_id": unit.variant_id},
+        )
+        result.data = {
+            "contract": spec.name,
+            "device": plain(known["device"]),
+            "rule": known["rule"],
+            "reused": bool(known.get("reused")),
+            "shapes": [_bench_row(s) for s in known["shapes"]],
+        }
+        result.artifacts = [self._engine.store.put_artifact(unit.variant_id, "bench", json.dumps(known, indent=1))]
+        result.next = f"profile(ir_id={program.ir_id!r}, contract={spec.name!r}) says what bounds it"
+        return result
+
+    def _profile(
+        self, program: Program, unit: Unit, spec: Any, shape: Mapping[str, int], control: Control, detail: Detail
+    ) -> Result:
+        wanted = _shape_list(spec, [dict(shape)] if shape else "tuning")[:1]
+        raw = self._run_gpu(program, unit, spec, "profile", wanted, control)
+        self._store(unit, spec, "profile", {"shapes": wanted}, _device_name(raw), "passed", raw)
+        result = Result(
+            summary=f"{unit.kernel} profiled on {_device_name(raw)}: {clean(str(raw.get('summary', 'done')), 300)}",
+            status="passed" if raw.get("passed", True) else "failed",
+            ids={**program.ids, "variant_id": unit.variant_id},
+            data={
+                "contract": spec.name,
+                **{k: plain(v) for k, v in raw.items() if k not in ("summary", "passed", "contract")},
+            },
+        )
+        result.artifacts = [self._engine.store.put_artifact(unit.variant_id, "profile", json.dumps(raw, indent=1))]
+        return result
+
+    # ---- the whole way -------------------------------------------------------------------------------------------------
+
+    def compile_and_bench(
+        self,
+        ref: Ref,
+        contract: str | None,
+        shapes: Shapes | None,
+        *,
+        until: Until = "bench",
+        fresh: bool = False,
+        control: Control | None = None,
+        detail: Detail = "concise",
+    ) -> Result:
+        """Gates, compile, check, timing; stops at the first step that fails and says how far it came."""
+        control = control or Control()
+        program = self._engine.programs.load(ref)
+        spec = self._engine.catalog.contract(contract) if contract else None
+        if spec is None and until == "check":
+            raise BadArgument("a check needs a contract", "see cake://contracts/index", code="args/contract-needed")
+        refused = self._engine.rejection(program, detail)
+        if refused is not None:
+            return refused
+        unit = self._engine.accepted_unit(program)
+        done = self._build(program, unit, control, detail)
+        if done.status != "passed" or spec is None or until == "compile":
+            return fit(done, detail)
+        steps = [
+            (
+                "check-cpu",
+                lambda: self._check_cpu(program, unit, spec, _set_or(shapes, "boundary"), fresh, control, detail),
+            )
+        ]
+        if self._engine.catalog.gpu_indices():
+            steps.append(
+                (
+                    "check-gpu",
+                    lambda: self._check_gpu(program, unit, spec, _set_or(shapes, "boundary"), fresh, control, detail),
+                )
+            )
+            if until == "bench":
+                steps.append(
+                    ("bench", lambda: self._bench(program, unit, spec, shapes or "tuning", fresh, control, detail))
+                )
+        for name, step in steps:
+            part = step()
+            done = _joined(done, name, part)
+            if part.status != "passed":
+                return fit(done, detail)
+        if until == "bench" and not self._engine.catalog.gpu_indices():
+            done.data["bench"] = {"status": "unavailable", "reason": NO_GPU}
+            done.summary += f"; not timed: {NO_GPU}"
+            done.next = NO_GPU_NEXT
+        return fit(done, detail)
+
+    # ---- evidence ------------------------------------------------------------------------------------------------------
+
+    def _stored(self, unit: Unit, spec: Any, kind: str, what: Mapping[str, Any]) -> dict[str, Any] | None:
+        key = digest("k", what, spec.digest)
+        for row in reversed(self._engine.store.measurements(unit.variant_id, spec.name, kind)):
+            if row["record"].get("key") == key:
+                return {**row["record"]["raw"], "reused": True}
+        return None
+
+    def _store(
+        self,
+        unit: Unit,
+        spec: Any,
+        kind: str,
+        what: Mapping[str, Any],
+        device: str,
+        verdict: str,
+        raw: Mapping[str, Any],
+    ) -> str:
+        record = {"key": digest("k", what, spec.digest), "contract_digest": spec.digest, "raw": plain(raw)}
+        return self._engine.store.put_measurement(
+            unit.variant_id, spec.name, dict(plain(what)), device, kind, verdict, record
+        )
+
+
+def _job(program: Program, unit: Unit) -> dict[str, Any]:
+    return {"text": program.text, "bindings": unit.bindings, "target": unit.target, "kernel": unit.kernel}
+
+
+def _shape_list(spec: Any, shapes: Shapes) -> list[dict[str, int]]:
+    """Concrete shapes. Raises BadArgument for an unknown set or a shape that does not fit the contract."""
+    from corpus.check import named_shapes
+
+    try:
+        return [dict(s) for s in named_shapes(spec, shapes if isinstance(shapes, str) else [dict(s) for s in shapes])]
+    except CakeError as exc:
+        raise BadArgument(exc.diagnostic.message, f"see cake://contracts/{spec.name}", code="args/shape") from exc
+
+
+def _as_error(found: Diagnostic) -> EngineError:
+    return EngineError(found.rule, found.message, found.contract)
+
+
+def _counts(cases: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for case in cases:
+        out[case["verdict"]] = out.get(case["verdict"], 0) + 1
+    return out
+
+
+def _resource_words(report: Mapping[str, Any]) -> str:
+    used = report["resources"]
+    spilled = used["spill_store_bytes"] + used["spill_load_bytes"]
+    smem = used["static_smem"] + used["dynamic_smem"]
+    return (
+        f" ({used['registers']} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}, {smem} bytes of shared memory, "
+        f"{report['blocks_per_sm']} blocks per SM by {report['limited_by']})"
+    )
+
+
+def _why(skipped: Sequence[Any]) -> str:
+    return clean("; ".join(sorted({str(s[1]) for s in skipped})), 300)
+
+
+def _device_name(raw: Mapping[str, Any]) -> str:
+    device = raw.get("device") or {}
+    return clean(str(device.get("name", "the GPU")), 80) if isinstance(device, Mapping) else clean(str(device), 80)
+
+
+def _bench_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One shape and mode: what a reader compares. The samples are in the artifact."""
+    candidate = row.get("candidate") or {}
+    base = next((b for b in row.get("baselines", ()) if b["name"] == row.get("baseline")), {})
+    out = {
+        "shape": row["shape"],
+        "mode": row["mode"],
+        "verdict": row["verdict"],
+        "message": row.get("message", ""),
+        "time_us": candidate.get("median_us"),
+        "mad_us": candidate.get("mad_us"),
+        "baseline": row.get("baseline"),
+        "baseline_us": base.get("median_us"),
+        "ratio": row.get("ratio"),
+        "comparison": row.get("comparison"),
+    }
+    return {k: v for k, v in out.items() if v not in (None, "")}
+
+
+def _set_or(shapes: Shapes | None, default: str) -> Shapes:
+    """Explicit shapes serve every step; a named timing set is not a set for checking."""
+    return shapes if shapes is not None and not isinstance(shapes, str) else default
+
+
+def _joined(done: Result, name: str, part: Result) -> Result:
+    """Append one step's outcome to the running result."""
+    done.summary += f"; {part.summary}"
+    done.status = part.status
+    done.ids |= part.ids
+    done.data[name.replace("-", "_")] = part.data
+    done.artifacts += part.artifacts
+    done.diagnostics += part.diagnostics
+    done.total += part.total
+    done.next = part.next
+    return done

@@ -1,0 +1,430 @@
+"""The workspace: one private directory with an SQLite evidence store and content-addressed files.
+
+Layout (all 0700/0600): `cake.db` (WAL), `objects/ab/<sha256>` (artifact bytes), `tmp/` (unfinished writes),
+`cubins/` (the compiler's cache). Programs, variants, verdicts, builds, measurements, failures and jobs are rows keyed by
+content ids, so the same evidence is stored once. A file becomes visible by an atomic rename, a row by a transaction:
+a full disk or a crash loses the write in progress and nothing else.
+
+Raises `StoreError` with codes storage/full, storage/limit, storage/unavailable; never a bare sqlite3 or OS error.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from server.errors import EngineError
+from server.results import Artifact
+
+ID = re.compile(r"[a-z]+_[0-9a-f]{16,64}")
+KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+
+MAX_OBJECT_BYTES = 32 * 2**20
+DEFAULT_LIMIT_BYTES = 4 * 2**30
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS sources (source_id TEXT PRIMARY KEY, sha TEXT NOT NULL, bytes INTEGER NOT NULL, created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS programs (ir_id TEXT PRIMARY KEY, source_id TEXT NOT NULL, name TEXT NOT NULL, created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS variants (variant_id TEXT PRIMARY KEY, ir_id TEXT NOT NULL, bindings TEXT NOT NULL,
+  target TEXT NOT NULL, kernel TEXT NOT NULL, created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS verdicts (variant_id TEXT NOT NULL, source_id TEXT NOT NULL, status TEXT NOT NULL,
+  rules TEXT NOT NULL, created REAL NOT NULL, PRIMARY KEY (variant_id, source_id));
+CREATE TABLE IF NOT EXISTS builds (build_id TEXT PRIMARY KEY, variant_id TEXT NOT NULL, target TEXT NOT NULL, status TEXT NOT NULL,
+  record TEXT NOT NULL, created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS measurements (measurement_id TEXT PRIMARY KEY, variant_id TEXT NOT NULL, contract TEXT NOT NULL,
+  shape TEXT NOT NULL, device TEXT NOT NULL, kind TEXT NOT NULL, verdict TEXT NOT NULL, record TEXT NOT NULL, created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS failures (failure_id TEXT PRIMARY KEY, owner TEXT NOT NULL, symptom TEXT NOT NULL, count INTEGER NOT NULL,
+  record TEXT NOT NULL, first REAL NOT NULL, last REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS jobs (job_id TEXT PRIMARY KEY, kind TEXT NOT NULL, status TEXT NOT NULL, request TEXT NOT NULL,
+  result TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS artifacts (owner TEXT NOT NULL, kind TEXT NOT NULL, sha TEXT NOT NULL, bytes INTEGER NOT NULL,
+  lines INTEGER NOT NULL, created REAL NOT NULL, PRIMARY KEY (owner, kind));
+CREATE INDEX IF NOT EXISTS measurements_variant ON measurements (variant_id, contract);
+PRAGMA user_version = 1;
+"""
+
+
+class StoreError(EngineError):
+    """The workspace cannot take or give what was asked for."""
+
+
+def digest(prefix: str, *parts: Any) -> str:
+    """`prefix_` + 32 hex digits over the canonical JSON of the parts."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+    return f"{prefix}_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def is_id(text: str, prefix: str = "") -> bool:
+    """Whether `text` is a well-formed id, of the given kind if named."""
+    return ID.fullmatch(text) is not None and (not prefix or text.startswith(prefix + "_"))
+
+
+@contextmanager
+def _coded(action: str) -> Iterator[None]:
+    """Turn storage faults into coded answers. Nothing that was stored before is touched by a failed write."""
+    try:
+        yield
+    except sqlite3.Error as exc:
+        full = "full" in str(exc) or "disk I/O" in str(exc)
+        code = "storage/full" if full else "storage/unavailable"
+        raise StoreError(code, f"the workspace could not {action}: {exc}", _advice(code)) from exc
+    except OSError as exc:
+        full = exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        code = "storage/full" if full else "storage/unavailable"
+        raise StoreError(code, f"the workspace could not {action}: {exc.strerror or exc}", _advice(code)) from exc
+
+
+def _advice(code: str) -> str:
+    if code == "storage/full":
+        return (
+            "free space on the workspace's disk or start the server with another --workspace; stored evidence is intact"
+        )
+    return "check that the workspace directory exists, belongs to this user and is writable (see `cake doctor`)"
+
+
+class Store:
+    """The evidence store. Thread safe: one connection behind a lock.
+
+    `read_only` works on an in-memory copy: the directory is never written, new rows live as long as the process.
+    """
+
+    def __init__(self, root: Path, *, read_only: bool = False, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        self.root = root
+        self.read_only = read_only
+        self.limit_bytes = limit_bytes
+        self._lock = threading.RLock()
+        self._scratch: dict[str, bytes] = {}
+        with _coded("be opened"):
+            self._db = self._open_copy() if read_only else self._open()
+            self._db.row_factory = sqlite3.Row
+            with self._db:
+                self._db.executescript(_SCHEMA)
+            if not read_only:
+                os.chmod(root / "cake.db", 0o600)
+        self._used = int(self._one("SELECT COALESCE(SUM(bytes), 0) AS n FROM artifacts")["n"])
+
+    def _open(self) -> sqlite3.Connection:
+        for path in (self.root, self.root / "objects", self.root / "tmp", self.root / "cubins"):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.chmod(self.root, 0o700)
+        db = sqlite3.connect(self.root / "cake.db", timeout=10, check_same_thread=False)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        return db
+
+    def _open_copy(self) -> sqlite3.Connection:
+        db = sqlite3.connect(":memory:", check_same_thread=False)
+        path = self.root / "cake.db"
+        if path.exists():
+            source = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+            source.backup(db)
+            source.close()
+        return db
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    # ---- rows ----------------------------------------------------------------------------------------------------
+
+    def _one(self, sql: str, *args: Any) -> Any:
+        with self._lock, _coded("be read"):
+            return self._db.execute(sql, args).fetchone()
+
+    def _all(self, sql: str, *args: Any) -> list[Any]:
+        with self._lock, _coded("be read"):
+            return self._db.execute(sql, args).fetchall()
+
+    def _write(self, action: str, sql: str, *args: Any) -> None:
+        with self._lock, _coded(action), self._db:
+            self._db.execute(sql, args)
+
+    # ---- programs ------------------------------------------------------------------------------------------------
+
+    def put_source(self, text: str) -> str:
+        """Store a submitted text, parsable or not. Returns `src_` + hash of the exact text."""
+        source_id = digest("src", text)
+        if self._one("SELECT 1 FROM sources WHERE source_id = ?", source_id) is None:
+            sha = self._put_object(text.encode())
+            self._write(
+                "store the text",
+                "INSERT OR IGNORE INTO sources VALUES (?,?,?,?)",
+                source_id,
+                sha,
+                len(text.encode()),
+                time.time(),
+            )
+        return source_id
+
+    def put_program(self, ir_id: str, source_id: str, name: str) -> None:
+        """Remember which text an `ir_` id was last submitted as; earlier texts keep their own `src_` id."""
+        self._write(
+            "store the program",
+            "INSERT INTO programs VALUES (?,?,?,?) ON CONFLICT(ir_id) DO UPDATE SET source_id = excluded.source_id",
+            ir_id,
+            source_id,
+            name,
+            time.time(),
+        )
+
+    def source_of(self, any_id: str) -> tuple[str, str] | None:
+        """(source_id, text) of a `src_`, `ir_` or `v_` id; None when it is not here."""
+        row = None
+        if is_id(any_id, "src"):
+            row = self._one("SELECT source_id, sha FROM sources WHERE source_id = ?", any_id)
+        elif is_id(any_id, "ir"):
+            row = self._one(
+                "SELECT s.source_id, s.sha FROM programs p JOIN sources s USING (source_id) WHERE p.ir_id = ?", any_id
+            )
+        if row is None:
+            return None
+        return row["source_id"], self._get_object(row["sha"]).decode()
+
+    def put_variant(self, variant_id: str, ir_id: str, bindings: dict[str, Any], target: str, kernel: str) -> None:
+        self._write(
+            "store the variant",
+            "INSERT OR IGNORE INTO variants VALUES (?,?,?,?,?,?)",
+            variant_id,
+            ir_id,
+            json.dumps(bindings, sort_keys=True),
+            target,
+            kernel,
+            time.time(),
+        )
+
+    def variant(self, variant_id: str) -> dict[str, Any] | None:
+        row = self._one("SELECT * FROM variants WHERE variant_id = ?", variant_id)
+        return None if row is None else {**dict(row), "bindings": json.loads(row["bindings"])}
+
+    def put_verdict(self, variant_id: str, source_id: str, status: str, rules: list[str]) -> None:
+        self._write(
+            "store the verdict",
+            "INSERT OR REPLACE INTO verdicts VALUES (?,?,?,?,?)",
+            variant_id,
+            source_id,
+            status,
+            json.dumps(rules),
+            time.time(),
+        )
+
+    def verdict(self, variant_id: str) -> dict[str, Any] | None:
+        row = self._one("SELECT * FROM verdicts WHERE variant_id = ? ORDER BY created DESC LIMIT 1", variant_id)
+        return None if row is None else {**dict(row), "rules": json.loads(row["rules"])}
+
+    # ---- builds, measurements, failures, jobs ---------------------------------------------------------------------
+
+    def put_build(self, build_id: str, variant_id: str, target: str, status: str, record: dict[str, Any]) -> None:
+        self._write(
+            "store the build",
+            "INSERT OR REPLACE INTO builds VALUES (?,?,?,?,?,?)",
+            build_id,
+            variant_id,
+            target,
+            status,
+            json.dumps(record),
+            time.time(),
+        )
+
+    def build(self, build_id: str) -> dict[str, Any] | None:
+        row = self._one("SELECT * FROM builds WHERE build_id = ?", build_id)
+        return None if row is None else {**dict(row), "record": json.loads(row["record"])}
+
+    def put_measurement(
+        self,
+        variant_id: str,
+        contract: str,
+        shape: dict[str, int],
+        device: str,
+        kind: str,
+        verdict: str,
+        record: dict[str, Any],
+    ) -> str:
+        """Append one check, timing or profile record. `kind`: check-cpu, check-gpu, bench or profile."""
+        created = time.time()
+        measurement_id = digest("m", variant_id, contract, shape, device, kind, created)
+        self._write(
+            "store the measurement",
+            "INSERT INTO measurements VALUES (?,?,?,?,?,?,?,?,?)",
+            measurement_id,
+            variant_id,
+            contract,
+            json.dumps(shape, sort_keys=True),
+            device,
+            kind,
+            verdict,
+            json.dumps(record),
+            created,
+        )
+        return measurement_id
+
+    def measurements(
+        self, variant_id: str, contract: str | None = None, kind: str | None = None
+    ) -> list[dict[str, Any]]:
+        rows = self._all(
+            "SELECT * FROM measurements WHERE variant_id = ? AND (? IS NULL OR contract = ?) AND (? IS NULL OR kind = ?) ORDER BY created",
+            variant_id,
+            contract,
+            contract,
+            kind,
+            kind,
+        )
+        return [{**dict(r), "shape": json.loads(r["shape"]), "record": json.loads(r["record"])} for r in rows]
+
+    def put_failure(self, failure_id: str, owner: str, symptom: str, record: dict[str, Any]) -> int:
+        """Store a failure or count it up. Returns how often this signature was seen."""
+        now = time.time()
+        self._write(
+            "store the failure",
+            "INSERT INTO failures VALUES (?,?,?,1,?,?,?) ON CONFLICT(failure_id) DO UPDATE SET count = count + 1, last = excluded.last",
+            failure_id,
+            owner,
+            symptom,
+            json.dumps(record),
+            now,
+            now,
+        )
+        return int(self._one("SELECT count FROM failures WHERE failure_id = ?", failure_id)["count"])
+
+    def failure(self, failure_id: str) -> dict[str, Any] | None:
+        row = self._one("SELECT * FROM failures WHERE failure_id = ?", failure_id)
+        return None if row is None else {**dict(row), "record": json.loads(row["record"])}
+
+    def failures(self) -> list[dict[str, Any]]:
+        return [
+            {**dict(r), "record": json.loads(r["record"])}
+            for r in self._all("SELECT * FROM failures ORDER BY last DESC")
+        ]
+
+    def put_job(
+        self, job_id: str, kind: str, status: str, request: dict[str, Any], result: dict[str, Any] | None = None
+    ) -> None:
+        now = time.time()
+        self._write(
+            "store the job",
+            "INSERT INTO jobs VALUES (?,?,?,?,?,?,?) ON CONFLICT(job_id) DO UPDATE SET status = excluded.status, "
+            "result = excluded.result, updated = excluded.updated",
+            job_id,
+            kind,
+            status,
+            json.dumps(request, sort_keys=True),
+            json.dumps(result),
+            now,
+            now,
+        )
+
+    def job(self, job_id: str) -> dict[str, Any] | None:
+        row = self._one("SELECT * FROM jobs WHERE job_id = ?", job_id)
+        if row is None:
+            return None
+        return {**dict(row), "request": json.loads(row["request"]), "result": json.loads(row["result"])}
+
+    def counts(self) -> dict[str, int]:
+        """Rows per table, for `cake doctor`."""
+        tables = (
+            "sources",
+            "programs",
+            "variants",
+            "verdicts",
+            "builds",
+            "measurements",
+            "failures",
+            "jobs",
+            "artifacts",
+        )
+        return {t: int(self._one(f"SELECT COUNT(*) AS n FROM {t}")["n"]) for t in tables}
+
+    # ---- artifacts -----------------------------------------------------------------------------------------------
+
+    def put_artifact(self, owner: str, kind: str, content: str | bytes) -> Artifact:
+        """Store what is too large to inline under `cake://artifact/{owner}/{kind}`; the latest content wins."""
+        if not is_id(owner) or KIND.fullmatch(kind) is None:
+            raise StoreError("args/invalid", f"not an artifact name: {owner}/{kind}")
+        raw = content.encode() if isinstance(content, str) else content
+        lines = (
+            0 if isinstance(content, bytes) else content.count("\n") + (not content.endswith("\n") and content != "")
+        )
+        sha = self._put_object(raw)
+        self._write(
+            "store the artifact",
+            "INSERT OR REPLACE INTO artifacts VALUES (?,?,?,?,?,?)",
+            owner,
+            kind,
+            sha,
+            len(raw),
+            lines,
+            time.time(),
+        )
+        return Artifact(uri=f"cake://artifact/{owner}/{kind}", kind=kind, bytes=len(raw), lines=lines)
+
+    def artifact(self, owner: str, kind: str) -> bytes | None:
+        """The bytes of an artifact; None when it is not here."""
+        if not is_id(owner) or KIND.fullmatch(kind) is None:
+            return None
+        row = self._one("SELECT sha FROM artifacts WHERE owner = ? AND kind = ?", owner, kind)
+        return None if row is None else self._get_object(row["sha"])
+
+    def artifacts(self, owner: str) -> list[Artifact]:
+        rows = self._all("SELECT kind, bytes, lines FROM artifacts WHERE owner = ? ORDER BY kind", owner)
+        return [
+            Artifact(uri=f"cake://artifact/{owner}/{r['kind']}", kind=r["kind"], bytes=r["bytes"], lines=r["lines"])
+            for r in rows
+        ]
+
+    # ---- content-addressed files -----------------------------------------------------------------------------------
+
+    def _put_object(self, raw: bytes) -> str:
+        if len(raw) > MAX_OBJECT_BYTES:
+            raise StoreError(
+                "storage/limit", f"{len(raw)} bytes exceed the limit of {MAX_OBJECT_BYTES} bytes per object"
+            )
+        sha = hashlib.sha256(raw).hexdigest()
+        if self.read_only:
+            if sum(map(len, self._scratch.values())) + len(raw) > 4 * MAX_OBJECT_BYTES:
+                self._scratch.clear()
+            self._scratch[sha] = raw
+            return sha
+        path = self.root / "objects" / sha[:2] / sha
+        with self._lock, _coded("write a file"):
+            if path.exists():
+                return sha
+            if self._used + len(raw) > self.limit_bytes:
+                raise StoreError(
+                    "storage/limit",
+                    f"the workspace holds {self._used} of at most {self.limit_bytes} bytes",
+                    "start the server with another --workspace, or delete the old workspace directory",
+                )
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.root / "tmp")
+            try:
+                with os.fdopen(handle, "wb") as out:
+                    out.write(raw)
+                    out.flush()
+                    os.fsync(out.fileno())
+                os.replace(name, path)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+            self._used += len(raw)
+        return sha
+
+    def _get_object(self, sha: str) -> bytes:
+        if sha in self._scratch:
+            return self._scratch[sha]
+        with _coded("read a file"):
+            raw = (self.root / "objects" / sha[:2] / sha).read_bytes()
+        if hashlib.sha256(raw).hexdigest() != sha:
+            raise StoreError(
+                "storage/damaged", f"object {sha[:16]} does not match its hash", "propose the program again"
+            )
+        return raw

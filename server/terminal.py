@@ -1,0 +1,208 @@
+"""Results for people: source excerpts with carets, tables, a progress bar on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from server.results import DiagnosticOut, Result, clean
+from server.worker import Control, kill_all
+
+_STYLE = {"error": "bold red", "warning": "yellow", "advice": "cyan"}
+_STATUS = {
+    "accepted": "bold green",
+    "passed": "bold green",
+    "ok": "green",
+    "rejected": "bold red",
+    "failed": "bold red",
+    "unavailable": "yellow",
+    "running": "cyan",
+    "cancelled": "yellow",
+    "error": "bold red",
+}
+
+
+def console(stderr: bool = False) -> Console:
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def print_result(
+    result: Result, text: str | None = None, name: str = "", show: Callable[[Result], None] | None = None
+) -> None:
+    """Diagnostics with their source lines, then what the command has to show, then the summary."""
+    out = console()
+    lines = text.split("\n") if text is not None else []
+    for found in result.diagnostics:
+        print_diagnostic(out, found, lines, name)
+    for rule, count in result.omitted.items():
+        out.print(f"[dim]... and {count} more of {escape(rule)}[/dim]")
+    if show is not None:
+        show(result)
+    out.print(f"[{_STATUS[result.status]}]{result.status}[/]: {escape(result.summary)}")
+    if result.status in ("unavailable", "error", "cancelled") and result.next:
+        out.print(f"  {escape(result.next)}")
+
+
+def print_diagnostic(out: Console, found: DiagnosticOut, lines: Sequence[str], name: str = "") -> None:
+    """One finding in the way compilers do it: message, place, source line, caret, further places, fix."""
+    style = _STYLE[found.severity]
+    out.print(
+        f"[{style}]{found.severity}[{escape(found.rule)}][/]: {escape(found.message)}".replace(
+            f"[{found.rule}]", escape(f"[{found.rule}]"), 1
+        )
+    )
+    out.print(f"  [blue]-->[/blue] {escape(name or 'program')}:{found.line}:{found.col}")
+    _excerpt(out, lines, found.line, found.col, style)
+    for place in found.related:
+        out.print(f"  [blue]note[/blue] {place.line}:{place.col}: {escape(place.message)}")
+        _excerpt(out, lines, place.line, place.col, "blue")
+    for number, step in enumerate(found.evidence, 1):
+        out.print(f"   {number:2}. {step.line}:{step.col}: {escape(step.message)}")
+    if found.contract:
+        out.print(f"  [dim]rule:[/dim] {escape(found.contract)}")
+    for fix in found.fixes:
+        out.print(f"  [green]fix{' (verified)' if fix.verified else ''}:[/green] {escape(fix.title)}")
+        for edit in fix.edits:
+            _diff(out, edit.old, edit.new)
+    out.print()
+
+
+def _excerpt(out: Console, lines: Sequence[str], line: int, col: int, style: str) -> None:
+    if 0 < line <= len(lines):
+        shown = clean(lines[line - 1], 200)
+        out.print(f"[blue]{line:5} |[/blue] {escape(shown)}")
+        out.print(f"[blue]      |[/blue] {' ' * min(max(col - 1, 0), 200)}[{style}]^[/]")
+
+
+def _diff(out: Console, old: str, new: str) -> None:
+    import difflib
+
+    for line in list(difflib.unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=0))[2:]:
+        if not line.startswith("@@"):
+            colour = "red" if line.startswith("-") else "green"
+            out.print(f"      [{colour}]{escape(clean(line, 200))}[/]")
+
+
+# ---- what commands show besides findings ---------------------------------------------------------------------------------
+
+
+def print_rows(result: Result, key: str) -> None:
+    """A listing as a table of its text columns."""
+    rows = result.data[key]
+    out = console()
+    if rows:
+        table = Table(box=None, pad_edge=False)
+        names = [k for k in rows[0] if not isinstance(rows[0][k], dict) or rows[0][k]]
+        for name in names:
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(_cell(row.get(name))) for name in names))
+        out.print(table)
+    out.print(f"[dim]{escape(result.summary)}[/dim]")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{k}={v}" for k, v in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def show_properties(result: Result) -> None:
+    """What was proved, checked, refuted or left undecided."""
+    rows = result.data.get("properties")
+    if not isinstance(rows, list) or not rows:
+        return
+    out = console()
+    table = Table(box=None, pad_edge=False)
+    names = [k for k in rows[0] if all(not isinstance(r.get(k), list | dict) for r in rows)]
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_cell(row.get(name))) for name in names))
+    out.print(table)
+
+
+def show_data(result: Result) -> None:
+    """The members of `data`, indented."""
+    _tree(console(), result.data, 0)
+
+
+def _tree(out: Console, value: Any, depth: int) -> None:
+    pad = "  " * depth
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if isinstance(item, Mapping | list) and item and depth < 4:
+            out.print(f"{pad}[bold]{escape(str(key))}[/bold]")
+            _tree(out, item, depth + 1)
+        else:
+            out.print(f"{pad}{escape(str(key))}: {escape(_cell(item))}")
+
+
+def show_cases(result: Result) -> None:
+    """Cases of a check, the failed ones with their worst element."""
+    out = console()
+    cases = result.data.get("cases", [])
+    table = Table(box=None, pad_edge=False)
+    for name in ("shape", "distribution", "verdict", "worst error / tolerance", "message"):
+        table.add_column(name, overflow="fold")
+    for case in cases:
+        colour = "green" if case["verdict"] == "passed" else "red" if case["verdict"] in ("failed", "error") else "dim"
+        table.add_row(
+            _cell(case["shape"]),
+            case["distribution"],
+            f"[{colour}]{case['verdict']}[/]",
+            _cell(case.get("excess")),
+            escape(case.get("message", "")),
+        )
+    if cases:
+        out.print(table)
+
+
+def show_page(result: Result) -> None:
+    """A Markdown page; plain when stdout is not a terminal."""
+    page = result.data["page"]
+    if sys.stdout.isatty():
+        from rich.markdown import Markdown
+
+        console().print(Markdown(page))
+    else:
+        print(page)
+
+
+def show_checks(result: Result) -> None:
+    out = console()
+    for check in result.data["checks"]:
+        mark = "[green]ok  [/green]" if check["ok"] else "[yellow]--  [/yellow]"
+        out.print(
+            f"{mark}{check['check']:10} {escape(check['found'])}"
+            + (f"  ({escape(check['remedy'])})" if "remedy" in check else "")
+        )
+
+
+@contextmanager
+def working(what: str) -> Iterator[Control]:
+    """A progress bar on a terminal, silence elsewhere; Ctrl-C ends the worker."""
+    control = Control()
+    if not sys.stderr.isatty():
+        yield control
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        control.on_progress = lambda done, total, message: bar.update(
+            task, completed=done, total=total, description=escape(message or what)
+        )
+        try:
+            yield control
+        except KeyboardInterrupt:
+            kill_all()
+            raise

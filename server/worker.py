@@ -1,0 +1,247 @@
+"""Worker processes under supervision: one job each, JSON in, progress lines and one result line out.
+
+Protocol: the job is one JSON object on stdin, then stdin is closed. Each stdout line is a JSON object: `{"progress": n,
+"total": m, "message": "..."}` any number of times, then `{"result": {...}}` or `{"error": {"code", "message"}}`. Anything
+else on stdout is kept as log text. A worker that hangs, dies or floods ends in a coded answer, never in a hung server:
+wall-clock limit, silence limit, output cap, and the whole process tree is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from server.errors import Cancelled, EngineError, Missing
+from server.results import clean
+
+OnProgress = Callable[[float, float | None, str], None]
+MAX_OUTPUT = 8 * 2**20
+MAX_LOG = 16_384
+
+_live: set[int] = set()
+_live_lock = threading.Lock()
+
+
+@dataclass
+class Control:
+    """What ties a piece of work to its caller: a cancel flag and a progress sink."""
+
+    cancel: threading.Event = field(default_factory=threading.Event)
+    on_progress: OnProgress = lambda done, total, message: None
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        self.check()
+        self.on_progress(done, total, clean(message, 200))
+
+    def check(self) -> None:
+        if self.cancel.is_set():
+            raise Cancelled
+
+
+class WorkerDied(EngineError):
+    """The worker ended without a result: killed, crashed or out of time. `log` holds the end of its stderr."""
+
+    def __init__(self, code: str, message: str, log: str, next: str) -> None:
+        super().__init__(code, message, next)
+        self.log = clean(log, MAX_LOG)
+
+
+def descendants(pid: int) -> list[int]:
+    """All live descendants of a process, children first, read from /proc (a grandchild may lead its own session)."""
+    parents: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError, IndexError, ValueError):
+                stat = Path("/proc", entry, "stat").read_text()
+                parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry))
+    out, todo = [], [pid]
+    while todo:
+        found = parents.get(todo.pop(), [])
+        out += found
+        todo += found
+    return out
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL a worker, its group and every descendant."""
+    victims = descendants(pid)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    for victim in victims:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(victim, signal.SIGKILL)
+
+
+def kill_all() -> None:
+    """End every worker of this process; called on SIGTERM and at exit."""
+    with _live_lock:
+        pids = list(_live)
+    for pid in pids:
+        kill_tree(pid)
+
+
+def gpus() -> list[int]:
+    """Indices of the GPUs whose device files exist. Touches no driver."""
+    return sorted(int(p.name[6:]) for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdigit())
+
+
+@contextmanager
+def gpu_lock(index: int, control: Control, wait_s: float = 600) -> Iterator[None]:
+    """One job at a time per GPU, across all processes of this user.
+
+    Raises Missing gpu/busy when the GPU stays taken for `wait_s` seconds.
+    """
+    folder = Path(tempfile.gettempdir()) / f"cake-gpu-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    deadline = time.monotonic() + wait_s
+    with (folder / f"gpu{index}.lock").open("a") as handle:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Missing(
+                        "gpu/busy", f"GPU {index} was taken for {wait_s:.0f} s by another job", "try again later"
+                    ) from None
+                control.check()
+                time.sleep(0.1)
+        yield
+
+
+def run_worker(
+    module: str, job: dict[str, Any], *, timeout_s: float, control: Control, env: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Run one job in a fresh process and return its result object.
+
+    Raises EngineError as the worker reported it, WorkerDied (worker/timeout, worker/killed, worker/crashed,
+    worker/no-result), Cancelled. The process tree is gone when this returns or raises.
+    """
+    control.check()
+    root = str(Path(__file__).resolve().parent.parent)
+    argv = [sys.executable, "-m", "server.guard", module, str(os.getpid())]
+    full_env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+    full_env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH", "")])])
+    with tempfile.TemporaryDirectory(prefix="cake-worker-") as cwd:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=full_env,
+            start_new_session=True,
+        )
+        with _live_lock:
+            _live.add(process.pid)
+        try:
+            return _supervise(process, job, time.monotonic() + timeout_s, timeout_s, control)
+        finally:
+            kill_tree(process.pid)
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                with suppress(OSError):
+                    stream.close()  # type: ignore[union-attr]
+            with _live_lock:
+                _live.discard(process.pid)
+
+
+def _pump(stream: Any, sink: queue.Queue[bytes | None] | None, log: bytearray) -> None:
+    """Forward whole lines to `sink`; without a sink keep the end of the stream in `log`."""
+    seen = 0
+    with suppress(OSError, ValueError):
+        for line in iter(lambda: stream.readline(1 << 20), b""):
+            seen += len(line)
+            if sink is None:
+                log += line
+                del log[:-MAX_LOG]
+            elif seen <= MAX_OUTPUT:
+                sink.put(line)
+    if sink is not None:
+        sink.put(None)
+
+
+def _supervise(
+    process: subprocess.Popen[bytes], job: dict[str, Any], deadline: float, timeout_s: float, control: Control
+) -> dict[str, Any]:
+    lines: queue.Queue[bytes | None] = queue.Queue()
+    log = bytearray()
+    errors = threading.Thread(target=_pump, args=(process.stderr, None, log), daemon=True)
+    errors.start()
+    threading.Thread(target=_pump, args=(process.stdout, lines, log), daemon=True).start()
+    threading.Thread(target=_feed, args=(process, json.dumps(job).encode()), daemon=True).start()
+    while True:
+        control.check()
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise WorkerDied(
+                "worker/timeout",
+                f"the worker was ended after {timeout_s:.0f} s",
+                log.decode(errors="replace"),
+                "a kernel that hangs though it was accepted is a missing rule: send it to report_failure (symptom hang)",
+            )
+        try:
+            line = lines.get(timeout=min(left, 0.1))
+        except queue.Empty:
+            continue
+        if line is None:
+            break
+        message = _decode(line)
+        if message is None:
+            log += line
+        elif "result" in message:
+            return message["result"]
+        elif "error" in message:
+            error = message["error"]
+            raise EngineError(
+                str(error.get("code", "worker/error")), str(error.get("message", "")), str(error.get("next", ""))
+            )
+        elif "progress" in message:
+            control.progress(float(message["progress"]), message.get("total"), str(message.get("message", "")))
+    code = process.wait(timeout=5)
+    errors.join(timeout=1)
+    tail = log.decode(errors="replace")
+    last = clean(tail.strip().splitlines()[-1], 200) if tail.strip() else "no message"
+    if code < 0:
+        name = signal.Signals(-code).name
+        raise WorkerDied(
+            "worker/killed",
+            f"the worker was ended by {name}: {last}",
+            tail,
+            "stored evidence is intact; call again, and check the machine's memory if it repeats",
+        )
+    kind = "worker/no-result" if code == 0 else "worker/crashed"
+    raise WorkerDied(
+        kind,
+        f"the worker ended with exit code {code} and no result: {last}",
+        tail,
+        "call again; if it repeats, send it to report_failure",
+    )
+
+
+def _feed(process: subprocess.Popen[bytes], payload: bytes) -> None:
+    with suppress(OSError, ValueError):
+        assert process.stdin is not None
+        process.stdin.write(payload + b"\n")
+        process.stdin.close()
+
+
+def _decode(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and value.keys() & {"result", "error", "progress"} else None
