@@ -288,6 +288,28 @@ class Contract:
         }  # fmt: skip
 
 
+    def page(self) -> str:
+        """The contract as Markdown: what a kernel author needs to write one that fits."""
+        lines = [f"# {self.name}", "", self.summary, "", f"Digest `{self.digest}`, {self.origin}.", ""]
+        lines += ["## Signature", "", "| tensor | direction | elements | extents | meaning |", "| --- | --- | --- | --- | --- |"]
+        for t in self.tensors:
+            kinds = " or ".join(self.dtypes.get(t.dtype, (t.dtype,)))
+            extents = ", ".join(map(str, t.extents))
+            lines.append(f"| `{t.name}` | {t.direction} | {kinds} | {extents} | {t.meaning} |")
+        lines.append("")
+        lines += [f"Scalar `{s.name}`: {s.dtype}, {s.meaning}; the judge passes {s.value:g}." for s in self.scalars]
+        lines += ["", "Dimensions: " + "; ".join(f"{k}: {v}" for k, v in self.dims.items()) + ".", ""]
+        lines += ["## Precision", "", self.precision, "", "## Shapes", ""]
+        for name in SHAPE_SETS:
+            rows = "; ".join(" ".join(f"{k}={v}" for k, v in s.items()) for s in self.shapes[name])
+            lines.append(f"- {name}: {rows}")
+        lines += ["", "## Inputs", "", "Distributions: " + ", ".join(self.distributions) + "."]
+        if self.limit is not None:
+            lines.append(f"Magnitudes are at most {self.limit:g}.")
+        lines += ["", "Baselines: " + (", ".join(self.baselines) or "none") + "."]
+        return "\n".join(lines) + "\n"
+
+
 # ---- loading -------------------------------------------------------------------------------------------------------
 
 _BUILT_IN = ("gemm_bf16", "kmeans_assign", "rmsnorm", "softmax")

@@ -1,0 +1,171 @@
+"""Committed measurements: `corpus/results/<name>.json`, written from bench results and read back with staleness.
+
+A row keeps everything needed to doubt it: content ids, compiler, device, raw samples, the command and date. A row whose
+kernel has changed since (its content id differs from the corpus kernel's today) is marked stale, not dropped.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cake_ir.diagnostics import CakeError, error
+from corpus.kernels import CorpusKernel, kernels
+
+DIRECTORY = Path(__file__).parent / "results"
+
+
+class Evidence(BaseModel):
+    """Where a row comes from. `date` is ISO 8601 UTC, `commit` the git commit of the measured tree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: str
+    date: str
+    commit: str = ""
+
+
+class ResultRow(BaseModel):
+    """One measured shape. Times in microseconds per launch; `ratio` is baseline over candidate, above 1 is faster.
+
+    `verdict`: faster, slower, inconclusive (against `baseline`), or no baseline. `stale` is computed on reading.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    contract: str
+    contract_digest: str = ""
+    kernel: str
+    content_id: str = ""
+    variant_id: str = ""
+    bindings: dict[str, Any] = Field(default_factory=dict)
+    target: str = ""
+    shape: dict[str, int]
+    dtypes: dict[str, str] = Field(default_factory=dict)
+    device: str
+    driver: str = ""
+    compiler: str = ""
+    cubin_sha256: str = ""
+    mode: str
+    time_us: float
+    samples_us: tuple[float, ...] = ()
+    batch: int = 0
+    baseline: str | None = None
+    baseline_us: float | None = None
+    baseline_samples_us: tuple[float, ...] = ()
+    baseline_versions: dict[str, str] = Field(default_factory=dict)
+    others: dict[str, float] = Field(default_factory=dict)
+    ratio: float | None = None
+    ratio_interval: tuple[float, float] | None = None
+    floor_us: float = 0.0
+    verdict: str
+    checks: str = ""
+    conditions: dict[str, Any] = Field(default_factory=dict)
+    evidence: Evidence
+    stale: str | None = Field(default=None, description="why the row no longer speaks for the corpus kernel, or null")
+
+
+def rows_from_bench(
+    bench: Mapping[str, Any], *, content_id: str, variant_id: str, bindings: Mapping[str, Any], target: str,
+    compiler: str, cubin_sha256: str, command: str, date: str, commit: str,
+) -> list[ResultRow]:  # fmt: skip
+    """Rows of the measured shapes of a `corpus.jobs.Bench` (as JSON). Rejected and failed shapes give none."""
+    device = bench.get("device", {})
+    rows = []
+    for s in bench["shapes"]:
+        if s["verdict"] != "measured":
+            continue
+        by_name = {b["name"]: b for b in s["baselines"]}
+        best = by_name.get(s.get("baseline") or "")
+        bounds = (s.get("ratio_low"), s.get("ratio_high"))
+        rows.append(
+            ResultRow(
+                contract=bench["contract"], contract_digest=bench["contract_digest"], kernel=bench["kernel"],
+                content_id=content_id, variant_id=variant_id, bindings=dict(bindings), target=target, shape=s["shape"],
+                dtypes=s.get("dtypes", {}), device=str(device.get("name", "unknown")),
+                driver=str(device.get("driver", "")), compiler=compiler, cubin_sha256=cubin_sha256, mode=s["mode"],
+                time_us=statistics.median(s["candidate"]["samples_us"]), samples_us=tuple(s["candidate"]["samples_us"]),
+                batch=s["candidate"]["batch"], baseline=s.get("baseline"),
+                baseline_us=statistics.median(best["samples_us"]) if best else None,
+                baseline_samples_us=tuple(best["samples_us"]) if best else (),
+                baseline_versions=best.get("versions", {}) if best else {},
+                others={n: b["median_us"] for n, b in by_name.items() if n != s.get("baseline")},
+                ratio=s.get("ratio"), ratio_interval=bounds if None not in bounds else None,  # type: ignore[arg-type]
+                floor_us=s.get("floor_us", 0.0), verdict=s["comparison"],
+                checks="; ".join(f"{c['distribution']} {c['verdict']}" for c in s.get("checks", [])),
+                conditions=s.get("conditions", {}),
+                evidence=Evidence(command=command, date=date, commit=commit),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def write(name: str, rows: Sequence[ResultRow], directory: Path = DIRECTORY) -> Path:
+    """Write rows to `<name>.json`, replacing that file as a whole. Raises ValueError unless `name` is a plain word."""
+    if not name.replace("-", "_").isidentifier():
+        raise ValueError(f"{name!r} is not a plain file name")
+    directory.mkdir(parents=True, exist_ok=True)
+    plain = {"rows": [r.model_dump(mode="json", exclude={"stale"}) for r in rows]}
+    path = directory / f"{name}.json"
+    handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(plain, out, indent=1, sort_keys=True)
+            out.write("\n")
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def results(directory: Path = DIRECTORY) -> list[ResultRow]:
+    """All committed rows by file name, staleness filled in; raises CakeError `corpus/bad-results` naming the file."""
+    found: list[ResultRow] = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            rows = [ResultRow.model_validate(r) for r in raw["rows"]]
+        except (ValueError, KeyError, TypeError, ValidationError) as exc:
+            law = "Files under corpus/results/ hold rows as corpus.evidence writes them."
+            raise CakeError(error("corpus/bad-results", "data", f"{path.name}: {exc}", contract=law)) from exc
+        found += [r.model_copy(update={"stale": staleness(r)}) for r in rows]
+    return found
+
+
+def staleness(row: ResultRow) -> str | None:
+    """Why a row no longer speaks for its kernel, or None."""
+    known = {k.name: k for k in kernels()}
+    entry = known.get(row.kernel)
+    if entry is None:
+        # rows may carry the @kernel name instead of the index name
+        same = [k for k in known.values() if (k.kernel or k.path.stem) == row.kernel]
+        entry = same[0] if len(same) == 1 else None
+    if entry is None:
+        return "the corpus has no kernel of this name"
+    now = current_id(entry)
+    if now is None:
+        return "the corpus kernel does not parse"
+    return None if now == row.content_id else f"the kernel has changed: it is {now} now"
+
+
+def current_id(kernel: CorpusKernel) -> str | None:
+    """The content id of a corpus kernel's text today; None when it does not parse."""
+    return _content_id(kernel.path, kernel.path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _content_id(path: Path, mtime: int) -> str | None:
+    from cake_ir import content_id, parse
+
+    parsed = parse(path.read_text(encoding="utf-8"), path.name)
+    return None if parsed.file is None else content_id(parsed.file)

@@ -1,0 +1,224 @@
+"""Jobs for the GPU worker (`python -m corpus.gpu_main`): plain JSON in, JSON lines out.
+
+The job is one JSON object on the first line of stdin. Answers on stdout, one JSON object a line:
+
+    {"progress": 3, "total": 12, "message": "M=1 N=8 normal"}       any number of times
+    {"result": {...}}                                               once; see `Check`, `Bench` and `Probe` below
+    {"error": {"code": ..., "message": ..., "next": ...}}           instead of a result
+
+Everything else goes to stderr. Exit codes: 0 answered (whatever the verdict), 2 bad job, 3 no GPU or a missing
+component, 4 device fault outside a verdict, 5 watchdog, 6 internal error, 7 the parent went away.
+
+A kernel arrives as cubins (base64, or paths under a directory of the caller's) named by their SHA-256, and per shape as
+launch plans, one per launch of the program, in order. The worker compiles nothing and runs no text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cake_ir.diagnostics import CakeError, error
+from corpus.check import CaseResult
+from corpus.contract import Contract, Shape, contracts
+from corpus.signature import match, refused, scalar_values, solve_dims
+
+if TYPE_CHECKING:
+    from cake_ir.bound import BoundKernel
+
+Kind = Literal["check", "bench", "profile", "probe"]
+Mode = Literal["warm", "cold"]
+
+EXIT_OK, EXIT_BAD_JOB, EXIT_NO_GPU, EXIT_FAULT, EXIT_WATCHDOG, EXIT_INTERNAL, EXIT_ORPHAN = 0, 2, 3, 4, 5, 6, 7
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Workspace(_Model):
+    """A scratch tensor of a program: element type and extents. Poisoned before every run."""
+
+    dtype: str
+    extents: tuple[int, ...]
+
+
+class Launch(_Model):
+    """One shape of a kernel: its launch plans (JSON of `lowering.LaunchPlan`) in order."""
+
+    shape: dict[str, int]
+    plans: tuple[dict[str, Any], ...]
+    dtypes: dict[str, str] = Field(default_factory=dict)
+    workspaces: dict[str, Workspace] = Field(default_factory=dict)
+
+
+class Job(_Model):
+    """One job. `secret` None: drawn fresh and disclosed in the result. Times in seconds unless named otherwise."""
+
+    kind: Kind
+    contract: str = ""
+    contract_digest: str = ""
+    contracts_dir: str | None = None
+    kernel: str = ""
+    content_id: str = ""
+    variant_id: str = ""
+    bindings: dict[str, Any] = Field(default_factory=dict)
+    cubins: dict[str, str] = Field(default_factory=dict, description="SHA-256 -> base64")
+    cubin_paths: dict[str, str] = Field(default_factory=dict, description="SHA-256 -> path")
+    launches: tuple[Launch, ...] = ()
+    distributions: tuple[str, ...] | None = None
+    seed: int = 0
+    secret: str | None = None
+    repeats: int = Field(default=3, ge=2, le=20)
+    baselines: tuple[str, ...] | None = None
+    modes: tuple[Mode, ...] = ("warm",)
+    samples: int = Field(default=25, ge=5, le=1000)
+    sample_us: float = Field(default=2000.0, gt=0, description="aimed length of one timed batch")
+    device: int = Field(default=0, ge=0)
+    timeout_s: float = Field(default=540.0, gt=0)
+    stop_after: int = 3
+    watch_stdin: bool = Field(default=False, description="die when stdin closes (it must then stay open)")
+    peak_flops: float | None = Field(default=None, description="FLOP/s that no kernel can exceed")
+    peak_bytes: float | None = Field(default=None, description="device-memory bytes/s no kernel can exceed")
+
+    def cubin(self, sha256: str) -> bytes:
+        """A cubin, checked against its name; raises CakeError `job/bad-cubin`."""
+        if sha256 in self.cubins:
+            data = base64.b64decode(self.cubins[sha256], validate=False)
+        elif sha256 in self.cubin_paths:
+            try:
+                data = Path(self.cubin_paths[sha256]).read_bytes()
+            except OSError as exc:
+                raise bad("job/bad-cubin", f"cubin {sha256[:12]} cannot be read: {exc.strerror}") from exc
+        else:
+            raise bad("job/bad-cubin", f"the job carries no cubin {sha256[:12]}")
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise bad("job/bad-cubin", f"the bytes of cubin {sha256[:12]} do not have that SHA-256")
+        return data
+
+    def find_contract(self) -> Contract:
+        """The job's contract; raises CakeError `job/bad-contract` when unknown or of another digest."""
+        known = contracts(self.contracts_dir)
+        if self.contract not in known:
+            raise bad("job/bad-contract", f"no contract {self.contract!r}; known: {', '.join(known)}")
+        found = known[self.contract]
+        if self.contract_digest and self.contract_digest != found.digest:
+            here, there = found.digest, self.contract_digest
+            raise bad("job/bad-contract", f"contract {found.name} is {here} here, the job says {there}")
+        return found
+
+
+# ---- results -------------------------------------------------------------------------------------------------------
+
+
+class Timing(_Model):
+    """Samples of one contender in microseconds per launch, each the mean of a batch of `batch` launches."""
+
+    name: str
+    median_us: float
+    mad_us: float
+    samples_us: tuple[float, ...]
+    batch: int
+    versions: dict[str, str] = Field(default_factory=dict)
+    verdict: str = "passed"
+    computes: bool = True
+
+
+class BenchShape(_Model):
+    """Timing of one shape in one mode. `ratio` is best baseline over candidate (above 1: the candidate is faster)."""
+
+    shape: dict[str, int]
+    dtypes: dict[str, str] = Field(default_factory=dict)
+    mode: Mode
+    verdict: Literal["measured", "rejected", "failed", "skipped"]
+    message: str = ""
+    candidate: Timing | None = None
+    baselines: tuple[Timing, ...] = ()
+    unavailable: dict[str, str] = Field(default_factory=dict)
+    baseline: str | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    comparison: Literal["faster", "slower", "inconclusive", "no baseline"] = "no baseline"
+    floor_us: float = 0.0
+    flops: float = 0.0
+    bytes: float = 0.0
+    checks: tuple[CaseResult, ...] = ()
+    conditions: dict[str, Any] = Field(default_factory=dict)
+
+
+class Bench(_Model):
+    """The result of a bench job. `rule` states how `comparison` was decided."""
+
+    kind: Literal["bench"] = "bench"
+    contract: str
+    contract_digest: str
+    kernel: str
+    passed: bool
+    summary: str
+    seed: int
+    secret: str
+    device: dict[str, Any]
+    shapes: tuple[BenchShape, ...]
+    rule: str
+    seconds: float
+
+
+# ---- building jobs -------------------------------------------------------------------------------------------------
+
+
+def parse(obj: object) -> Job:
+    """A job from JSON; raises CakeError `job/bad` naming the field."""
+    try:
+        return Job.model_validate(obj)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "job"
+        raise bad("job/bad", f"{place}: {first['msg']}") from exc
+
+
+def launches(
+    bound: BoundKernel, emitted: Any, contract: Contract, shapes: Sequence[Shape], sms: int
+) -> tuple[list[Launch], list[tuple[Shape, str]]]:
+    """Launches of a one-kernel program for contract shapes, and the shapes its `where` refuses with the reason.
+
+    emitted: `lowering.emit(bound)`. sms: multiprocessors of the device. Raises CakeError of the first signature
+    difference.
+    """
+    from lowering import plan
+
+    fit = match(bound, contract)
+    if not fit:
+        raise CakeError(fit.diagnostics[0])
+    made, skipped = [], []
+    for shape in shapes:
+        scalars = scalar_values(bound, contract, shape)
+        try:
+            dims = solve_dims(bound, contract, shape)
+            why = refused(bound, dims, scalars)
+        except CakeError as exc:
+            why = exc.diagnostic.message
+        if why is not None:
+            skipped.append((shape, why))
+            continue
+        concrete = plan(emitted, dims, scalars, sms)
+        made.append(Launch(shape=dict(shape), plans=(concrete.to_json(),), dtypes=dict(fit.dtypes)))
+    return made, skipped
+
+
+def job(kind: Kind, contract: Contract, made: Sequence[Launch], cubins: Sequence[bytes], **more: Any) -> Job:
+    """A job around launches and cubins; `more` are further fields of `Job`."""
+    return Job(
+        kind=kind, contract=contract.name, contract_digest=contract.digest, launches=tuple(made),
+        cubins={hashlib.sha256(c).hexdigest(): base64.b64encode(c).decode() for c in cubins}, **more,
+    )  # fmt: skip
+
+
+def bad(code: str, message: str) -> CakeError:
+    """A job error."""
+    return CakeError(error(code, "data", message, contract="A GPU job names its contract, cubins and launch plans."))
