@@ -1,0 +1,1 @@
+"""Device runtime: the only part of lowering that touches a GPU. Every module imports without one."""
