@@ -109,6 +109,7 @@ def main() -> int:
         "PATH": f"{base}/bin:/usr/bin:/bin",
         "HOME": str(base),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_QUIET": "1",
     }
     entry: list[str] = []
     stage = -1
