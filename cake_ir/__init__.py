@@ -9,11 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cake_ir.binding import BindResult, bind
     from cake_ir.ident import content_id, variant_id
     from cake_ir.jsonform import from_json, json_schema, to_json
     from cake_ir.text import ParseResult, parse, print_file
 
 _HOME = {
+    "BindResult": "cake_ir.binding",
+    "bind": "cake_ir.binding",
     "ParseResult": "cake_ir.text",
     "parse": "cake_ir.text",
     "print_file": "cake_ir.text",
@@ -24,7 +27,7 @@ _HOME = {
     "variant_id": "cake_ir.ident",
 }
 
-__all__ = ["ParseResult", "content_id", "from_json", "json_schema", "parse", "print_file", "to_json", "variant_id"]
+__all__ = ["BindResult", "ParseResult", "bind", "content_id", "from_json", "json_schema", "parse", "print_file", "to_json", "variant_id"]
 
 
 def __getattr__(name: str) -> Any:

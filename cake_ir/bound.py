@@ -11,8 +11,9 @@ object identity (`eq=False`), so they can key dictionaries. Three expression wor
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from cake_ir.diagnostics import NOWHERE, Span
 from cake_ir.dtypes import DType

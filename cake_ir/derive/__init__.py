@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cake_ir.derive.core import derive
 from cake_ir.derive.model import (
     BoxCopy,
     Derived,
@@ -12,4 +13,4 @@ from cake_ir.derive.model import (
     TensorMap,
 )
 
-__all__ = ["BoxCopy", "Derived", "Guard", "LaunchFacts", "NamedKey", "RegisterChange", "TensorMap"]
+__all__ = ["BoxCopy", "Derived", "Guard", "LaunchFacts", "NamedKey", "RegisterChange", "TensorMap", "derive"]

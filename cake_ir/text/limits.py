@@ -142,7 +142,7 @@ class _Level:
     the tree whatever the precedence; an operand is 1 high and each attribute, call or index behind it adds 1.
     """
 
-    __slots__ = ("bracket", "col", "line", "ops", "operand", "current", "highest", "sticky")
+    __slots__ = ("bracket", "col", "current", "highest", "line", "operand", "ops", "sticky")
 
     def __init__(self, bracket: str, line: int, col: int) -> None:
         self.bracket, self.line, self.col = bracket, line, col

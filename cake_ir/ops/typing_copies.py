@@ -1,0 +1,322 @@
+"""Typing of data movement ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cake_ir import bound as B
+from cake_ir.dtypes import BOOL, F16, F32, I32
+from cake_ir.ops.typing import Call, check, fit, panel_aligned, same_dtype, smem_view
+from cake_ir.ops.typing_sync import mbarrier
+
+
+def writable(call: Call, region: B.Region, at: str, update: bool = False) -> None:
+    """Out and InOut are written; atomics and reductions need InOut (or Out filled before)."""
+    tensor = region.tensor
+    if tensor.direction in ("In", "Const"):
+        call.fail("data/write-to-input", f"'{tensor.name}' is {tensor.direction} and is written", at, "In and Const tensors are not written.")
+    if update and tensor.direction == "Out":
+        call.fail("data/update-of-output", f"'{tensor.name}' is Out; a reduction reads it, so it must be InOut", at,
+                  "Out: every element is written exactly once and none is read.")
+
+
+def readable(call: Call, region: B.Region, at: str) -> None:
+    if region.tensor.direction == "Out":
+        call.fail("data/read-of-output", f"'{region.tensor.name}' is Out and is read", at, "Out: every element is written exactly once and none is read.")
+
+
+def tma_operands(call: Call) -> tuple[B.View, B.Region]:
+    """Rules of a tensor copy that the text decides: swizzle, box, alignment, clipping at extents only."""
+    view = smem_view(call, "view")
+    region = fit(call, call.args["region"], view.shape, "region")
+    same_dtype(call, view.buffer.dtype, region.tensor.dtype, "region")
+    b, size = view.buffer, view.buffer.dtype.bytes
+    if view.transposed or region.transposed:
+        call.fail("hardware/tma-transpose", "a tensor copy does not transpose", "region")
+    if b.dtype.bits < 8:
+        call.fail("hardware/tma-dtype", f"{b.dtype} has no tensor-map encoding", "view")
+    if len(region.dims) > 5:
+        call.fail("hardware/tma-rank", f"a tensor map has at most 5 dimensions, '{region.tensor.name}' has {len(region.dims)}", "region")
+    if any(d.kind == "gather" for d in region.dims):
+        call.fail("hardware/feature-missing", "gather by index vector needs tile::gather4 (sm_100a); use bulk copies or plain loads", "region")
+    for d in region.dims:
+        if d.stop is not None:
+            call.fail("hardware/tma-runtime-bound", "TMA clips at the tensor's extents only; a stop cannot clip here", "region",
+                      "Driver API, tensor map: out-of-bound elements are those outside globalDim.")
+    if region.dims[-1].kind == "index":
+        call.fail("hardware/tma-inner-dimension", "the innermost dimension must be kept by the box", "region",
+                  "The inner box extent is a multiple of 16 bytes.")
+    inner = min(view.cols * size, b.swizzle or view.cols * size)
+    if inner % 16:
+        call.fail("hardware/tma-box", f"the inner box is {inner} B; it must be a multiple of 16 B", "view", "Driver API: inner box bytes % 16 == 0.")
+    if inner // size > 256:
+        call.fail("hardware/tma-box", f"the inner box has {inner // size} elements; at most 256", "view", "Driver API: boxDim[i] <= 256.")
+    if b.pad and view.rows > 1:
+        call.fail("hardware/tma-padding", f"'{b.name}' has padded rows; a tensor copy writes dense rows", "view")
+    if not b.swizzle and view.cols != b.cols and view.rows > 1:
+        call.fail("hardware/tma-box", "an unswizzled tile is copied with whole rows", "view")
+    panel_aligned(call, view, "view")
+    if not b.swizzle:
+        offset = (view.row0, b.row_bytes + b.pad * size), (view.col0, size)
+        if any(call.divisor(x) * scale % 128 for x, scale in offset if not (isinstance(x, B.SConst) and x.value == 0)):
+            call.fail("hardware/operand-alignment", f"the start of '{b.name}' is not provably 128-byte aligned", "view",
+                      "PTX ISA, cp.async.bulk.tensor: the shared address is 128-byte aligned.")
+    return view, region
+
+
+@check("tma_load")
+def _tma_load(call: Call) -> list[Any]:
+    view, region = tma_operands(call)
+    readable(call, region, "region")
+    bar = mbarrier(call, "signal", remote=True)
+    if bar.rank is not None and not call.c.target.has("tma_cta_group2"):
+        call.fail("hardware/feature-missing", f"a load that signals another CTA's barrier (.cta_group::2) does not exist on {call.c.target.name}", "signal")
+    if view.rank is not None:
+        call.fail("hardware/remote-destination", "a tensor copy lands in the own CTA (or, with multicast=, at the same place in several)", "view")
+    call.operands.update(view=view, region=region, signal=bar)
+    call.keep("multicast")
+    if "multicast" in call.operands and not call.c.target.has("tma_multicast"):
+        call.fail("hardware/feature-missing", f"multicast does not exist on {call.c.target.name}", "multicast")
+    call.attrs["cache"] = call.args.get("cache")
+    return []
+
+
+@check("tma_store", "tma_reduce")
+def _tma_store(call: Call) -> list[Any]:
+    view, region = tma_operands(call)
+    reduce = call.decl.name == "tma_reduce"
+    writable(call, region, "region", update=reduce)
+    call.operands.update(region=region, view=view)
+    if reduce:
+        call.attrs["op"] = call.args["op"]
+    return []
+
+
+def _bulk(call: Call) -> tuple[B.View, B.Region]:
+    view = smem_view(call, "view")
+    region = fit(call, call.args["region"], view.shape, "region")
+    same_dtype(call, view.buffer.dtype, region.tensor.dtype, "region")
+    size = view.buffer.dtype.bytes
+    if view.buffer.swizzle or view.transposed or region.transposed:
+        call.fail("hardware/bulk-rows", "a bulk copy moves linear rows: no swizzle, no transpose", "view")
+    if view.cols * size % 16:
+        call.fail("hardware/bulk-size", f"a row is {view.cols * size} B; bulk copies move multiples of 16 B", "view", "PTX ISA, cp.async.bulk: size % 16 == 0.")
+    if (view.buffer.pitch % 16 and view.rows > 1) or not call.multiple(view.col0, max(1, 16 // size)):
+        call.fail("hardware/operand-alignment", "bulk rows start at 16-byte addresses", "view")
+    if region.dims[-1].kind == "index":
+        call.fail("hardware/bulk-rows", "the innermost dimension must be kept: rows are contiguous", "region")
+    return view, region
+
+
+@check("bulk_load")
+def _bulk_load(call: Call) -> list[Any]:
+    view, region = _bulk(call)
+    readable(call, region, "region")
+    call.operands.update(view=view, region=region, signal=mbarrier(call, "signal", remote=True))
+    return []
+
+
+@check("bulk_store", "bulk_reduce")
+def _bulk_store(call: Call) -> list[Any]:
+    view, region = _bulk(call)
+    reduce = call.decl.name == "bulk_reduce"
+    writable(call, region, "region", update=reduce)
+    call.operands.update(region=region, view=view)
+    if reduce:
+        call.attrs["op"] = call.args["op"]
+        _mask(call, view.shape[:1])
+    return []
+
+
+def _mask(call: Call, shape: tuple[int, ...] | None = None) -> None:
+    when = call.args.get("when")
+    if when is None:
+        return
+    if when.type.dtype is not BOOL:
+        call.fail("language/type", f"when= is a mask, got {when.type}", "when")
+    if shape is not None and when.type.shape != tuple(shape):
+        call.fail("language/rank", f"when= has shape {list(when.type.shape)}, expected {list(shape)}", "when")
+    call.operands["when"] = when
+
+
+@check("cp_async")
+def _cp_async(call: Call) -> list[Any]:
+    view = smem_view(call, "view")
+    region = fit(call, call.args["region"], view.shape, "region")
+    readable(call, region, "region")
+    same_dtype(call, view.buffer.dtype, region.tensor.dtype, "region")
+    if view.transposed or region.transposed or len(view.shape) != 2:
+        call.fail("hardware/cp-async-rows", "cp_async copies rows of a two-dimensional view as they are", "view")
+    width = view.cols * view.buffer.dtype.bytes
+    if width % 4:
+        call.fail("hardware/cp-async-size", f"rows of {width} B are not made of 4, 8 or 16 byte pieces", "view", "PTX ISA, cp.async: 4, 8 or 16 bytes.")
+    if region.dims[-1].kind == "index":
+        call.fail("hardware/cp-async-rows", "the innermost dimension must be kept", "region")
+    if view.buffer.swizzle:
+        panel_aligned(call, view, "view", row_step=1)
+    call.operands.update(view=view, region=region)
+    return []
+
+
+@check("cp_async_arrive")
+def _cp_async_arrive(call: Call) -> list[Any]:
+    call.operands["bar"] = mbarrier(call, "bar", remote=False)
+    return []
+
+
+def _memory(call: Call, name: str, shape: tuple[int, ...], read: bool) -> Any:
+    """A region fitted to a shape, or a view of exactly that shape."""
+    memory = call.args[name]
+    if isinstance(memory, B.Region):
+        region = fit(call, memory, shape, name)
+        (readable if read else writable)(call, region, name)
+        return region
+    if memory.buffer.space != "smem":
+        call.fail("language/type", f"'{memory.buffer.name}' is tensor memory; use tmem_load and tmem_store", name)
+    if memory.shape != shape:
+        call.fail("language/rank", f"shapes differ: the view is {list(memory.shape)}, the register side {list(shape)}", name)
+    return memory
+
+
+def _memory_dtype(memory: Any) -> Any:
+    return memory.tensor.dtype if isinstance(memory, B.Region) else memory.buffer.dtype
+
+
+@check("load")
+def _load(call: Call) -> list[Any]:
+    from cake_ir.binding.expr import tile_type
+
+    src = call.args["src"]
+    type_ = tile_type(call.c, _memory_dtype(src), call.args["layout"], call.nodes["layout"].span)
+    call.operands["src"] = _memory(call, "src", type_.shape, read=True)
+    fill = call.args.get("fill")
+    if fill is not None:
+        if isinstance(fill, B.SConst) and type_.dtype.kind == "f":
+            fill = B.SConst(float(fill.value), "f32")
+        call.operands["fill"] = fill
+    call.attrs["cache"] = call.args.get("cache")
+    return [call.result(type_)]
+
+
+@check("load_scalar")
+def _load_scalar(call: Call) -> list[Any]:
+    src = call.args["src"]
+    memory = _memory(call, "src", (), read=True)
+    dtype = _memory_dtype(src)
+    if dtype.name not in ("f32", "i32", "bf16", "f16"):
+        call.fail("language/type", f"a scalar load of {dtype} is not offered", "src")
+    c = call.c
+    if isinstance(memory, B.Region):
+        uniformity = "grid"
+        for d in memory.dims:
+            uniformity = c.weaker(uniformity, c.uniform(d.start))
+        if memory.tensor.direction == "InOut":
+            uniformity = c.weaker(uniformity, "instance")
+    else:
+        uniformity = "cta" if c.unit == "K" else "instance"
+    call.operands["src"] = memory
+    return [call.scalar(dtype.name, c.weaker(uniformity, c.control) if uniformity != "grid" else uniformity)]
+
+
+@check("store")
+def _store(call: Call) -> list[Any]:
+    x = call.args["x"]
+    call.operands["dst"] = _memory(call, "dst", x.type.shape, read=False)
+    same_dtype(call, _memory_dtype(call.args["dst"]), x.type.dtype, "x")
+    if x.type.threads != call.c.threads:
+        call.fail("language/layout-unit", "a warpgroup's fragment is reached inside warps() by warp_part only", "x")
+    call.operands["x"] = x
+    _mask(call, x.type.shape)
+    call.attrs["cache"] = call.args.get("cache")
+    return []
+
+
+@check("store_scalar")
+def _store_scalar(call: Call) -> list[Any]:
+    call.operands["dst"] = _memory(call, "dst", (), read=False)
+    dtype, x = _memory_dtype(call.args["dst"]), call.args["x"]
+    if isinstance(x, B.SConst) and dtype.kind == "f":
+        x = B.SConst(float(x.value), dtype.name)
+    if x.dtype != dtype.name:
+        call.fail("language/type", f"a scalar {x.dtype} is stored to {dtype}; use cast", "x")
+    call.operands["x"] = x
+    return []
+
+
+@check("ldmatrix")
+def _ldmatrix(call: Call) -> list[Any]:
+    from cake_ir.binding.expr import tile_type
+
+    view = smem_view(call, "view")
+    type_ = tile_type(call.c, view.buffer.dtype, call.args["layout"], call.nodes["layout"].span)
+    if type_.layout.name not in ("mma_a", "mma_b", "mma_d", "wgmma_a") or type_.axis is not None:
+        call.fail("hardware/ldmatrix-form", f"ldmatrix gives mma_a, mma_b, mma_d or wgmma_a, not {type_.layout}", "layout")
+    _matrix(call, view, type_)
+    return [call.result(type_)]
+
+
+def _matrix(call: Call, view: B.View, type_: Any) -> None:
+    if view.buffer.dtype.bits != 16 and not (view.buffer.dtype.bits == 8 and call.decl.name == "ldmatrix" and not view.transposed):
+        call.fail("hardware/ldmatrix-form", f"{call.decl.name} moves 8x8 matrices of 16-bit elements, got {view.buffer.dtype}", "view")
+    if view.shape != type_.shape:
+        call.fail("language/rank", f"shapes differ: the view is {list(view.shape)}, the registers {list(type_.shape)}", "view")
+    if view.buffer.pitch % 16:
+        call.fail("hardware/operand-alignment", f"rows of '{view.buffer.name}' are {view.buffer.pitch} B apart; ldmatrix rows are 16-byte aligned", "view",
+                  "PTX ISA, ldmatrix: each row address is 16-byte aligned.")
+    panel_aligned(call, view, "view")
+    call.operands["view"] = view
+
+
+@check("stmatrix")
+def _stmatrix(call: Call) -> list[Any]:
+    view, x = smem_view(call, "view"), call.args["x"]
+    if x.type.layout.name not in ("mma_d", "wgmma_d") or x.type.axis is not None:
+        call.fail("hardware/stmatrix-form", f"stmatrix stores mma_d or wgmma_d tiles, not {x.type}", "x")
+    same_dtype(call, view.buffer.dtype, x.type.dtype, "x")
+    _matrix(call, view, x.type)
+    call.operands["x"] = x
+    return []
+
+
+@check("tmem_load")
+def _tmem_load(call: Call) -> list[Any]:
+    from cake_ir.binding.expr import tile_type
+
+    view = call.args["view"]
+    type_ = tile_type(call.c, view.buffer.dtype, call.args["layout"], call.nodes["layout"].span)
+    _tmem(call, view, type_)
+    return [call.result(type_)]
+
+
+def _tmem(call: Call, view: B.View, type_: Any) -> None:
+    if view.buffer.space != "tmem":
+        call.fail("language/type", f"'{view.buffer.name}' is shared memory", "view")
+    if type_.layout.name != "tmem_d" or type_.axis is not None:
+        call.fail("hardware/tmem-form", f"{call.decl.name} moves tmem_d tiles, not {type_}", "view")
+    if view.shape != type_.shape:
+        call.fail("language/rank", f"shapes differ: the view is {list(view.shape)}, the registers {list(type_.shape)}", "view")
+    if type_.cols & (type_.cols - 1):
+        call.fail("hardware/tmem-form", f"32x32b.xN moves a power of two of columns, got {type_.cols}", "view")
+    call.operands["view"] = view
+
+
+@check("tmem_store")
+def _tmem_store(call: Call) -> list[Any]:
+    _tmem(call, call.args["view"], call.args["x"].type)
+    same_dtype(call, call.args["view"].buffer.dtype, call.args["x"].type.dtype, "x")
+    call.keep("x")
+    return []
+
+
+@check("atomic_add", "atomic_min", "atomic_max")
+def _atomic(call: Call) -> list[Any]:
+    x = call.args["x"]
+    region = fit(call, call.args["region"], x.type.shape, "region")
+    writable(call, region, "region", update=True)
+    same_dtype(call, region.tensor.dtype, x.type.dtype, "x")
+    legal = (F32, I32, F16) if call.decl.name == "atomic_add" else (I32,)
+    if x.type.dtype not in legal and x.type.dtype.name != "bf16":
+        call.fail("hardware/atomic-form", f"{call.decl.form} of {x.type.dtype} does not exist", "x")
+    call.operands.update(region=region, x=x)
+    _mask(call, x.type.shape)
+    return []

@@ -1,0 +1,572 @@
+"""The control skeleton: what every agent executes, op by op, for one concrete shape.
+
+A kernel is compiled once into closures over an environment list; `Skeleton.run` then gives one event list per role
+instance of each traced CTA. Index arithmetic, loops and integer loads are executed; other data is not: a branch or loop
+that depends on it follows the oracle's choice. Kernel-level statements are executed by every instance of every role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from cake_ir.bound import (
+    Assume,
+    Barrier,
+    BarUse,
+    BoundKernel,
+    ElectedBlock,
+    For,
+    Fragment,
+    If,
+    Let,
+    Op,
+    Region,
+    Role,
+    RoleBlock,
+    ScalarVar,
+    SConst,
+    SetScalar,
+    SOp,
+    SVar,
+    VExpand,
+    VFrag,
+    View,
+    VOp,
+    VSplat,
+    WarpsBlock,
+    While,
+    compile_sx,
+    sx_vars,
+    walk,
+)
+
+EVENT_LIMIT = 60_000
+"""Events and loop steps of one run; more makes the shape undecided, never silently cut."""
+
+_SX = (SConst, SVar, SOp)
+
+
+class ViewAt(NamedTuple):
+    """An evaluated view: cta of the memory, running use number (0 unstaged), slot, box [row0, row1) x [col0, col1)."""
+
+    view: View
+    cta: int
+    use: int
+    slot: int
+    row0: int
+    row1: int
+    col0: int
+    col1: int
+
+
+class RegionAt(NamedTuple):
+    """An evaluated region: per tensor dimension (start, stop) clipped at `stop` and extent, or None for gathered rows."""
+
+    region: Region
+    dims: tuple[tuple[int, int] | None, ...]
+
+
+class BarAt(NamedTuple):
+    """Completion number `use` of a barrier in CTA `cta`: slot and phase (use div stages)."""
+
+    barrier: Barrier
+    cta: int
+    use: int
+    slot: int
+    phase: int
+
+
+class Event:
+    """One executed node. node: Op, Let or WarpsBlock (then `children` holds the four warps' events). vals: evaluated
+    operands by name. thread: executed by one thread. path: values of the enclosing loops, outermost first."""
+
+    __slots__ = ("children", "node", "path", "thread", "vals")
+
+    def __init__(self, node: Any, vals: dict[str, Any], thread: bool, path: tuple[int, ...], children: Any = None) -> None:
+        self.node = node
+        self.vals = vals
+        self.thread = thread
+        self.path = path
+        self.children = children
+
+    def __repr__(self) -> str:
+        name = self.node.name if isinstance(self.node, Op) else type(self.node).__name__
+        return f"<{name} {self.vals} @{self.path}>"
+
+
+@dataclass(eq=False)
+class AgentTrace:
+    """The events of one role instance."""
+
+    cta: int
+    role: Role
+    instance: int
+    events: list[Event]
+
+    @property
+    def label(self) -> str:
+        """How findings name the agent."""
+        return f"{self.role.name}[{self.instance}] of CTA {self.cta}" if self.role.count > 1 else f"{self.role.name} of CTA {self.cta}"
+
+
+class SkeletonLimit(Exception):
+    """The run was longer than EVENT_LIMIT."""
+
+
+class AssumeViolated(Exception):
+    """The oracle's data contradict an `assume`; the witness says nothing."""
+
+
+@dataclass(frozen=True)
+class DataOracle:
+    """Loaded integers and data-dependent control.
+
+    pattern: zero | const | step | ramp; `top` is its largest value. rounds: how often a data-dependent `while` runs (0, 1,
+    2); a data-dependent `if` is taken when rounds > 0. Equal elements give equal values.
+    """
+
+    pattern: str = "zero"
+    top: int = 0
+    rounds: int = 1
+
+    def load(self, tensor: Any, index: tuple[int, ...], extent: int) -> int:
+        """The integer at `index`; extent: size of the last indexed dimension."""
+        i = index[-1] if index else 0
+        if self.pattern == "const":
+            return self.top
+        if self.pattern == "step":
+            return 0 if i == 0 else self.top
+        if self.pattern == "ramp":
+            return min(self.top, i * self.top // max(1, extent - 1))
+        return 0
+
+
+class _Run:
+    """State of one agent's execution."""
+
+    __slots__ = ("base", "budget", "cta", "env", "oracle", "out", "path", "rounds")
+
+    def __init__(self, env: list[Any], cta: int, base: int, oracle: DataOracle, budget: list[int]) -> None:
+        self.env, self.cta, self.base, self.oracle, self.budget = env, cta, base, oracle, budget
+        self.out: list[Event] = []
+        self.path: list[int] = []
+
+
+Step = Callable[[_Run], None]
+
+
+class Skeleton:
+    """A compiled kernel. `async_fragments`: targets of asynchronous register writes and poison; only Lets that touch
+    one of them make events. `data_control`: statements whose branch depends on data."""
+
+    def __init__(self, bound: BoundKernel) -> None:
+        self.bound = bound
+        self.ctas = compile_sx(bound.launch.ctas)
+        self.tainted = _tainted(bound)
+        self.data_control = [s for s in walk(bound.body) if isinstance(s, (If, While)) and self._depends(s.cond)]
+        self.int_loads = [s for s in walk(bound.body) if isinstance(s, Op) and s.name == "load_scalar" and not self._result_tainted(s)]
+        self.tracked = tracked_fragments(bound)
+        self._where = [compile_sx(w.cond) for w in bound.where]
+        self._bodies = {role: self._block(bound.body, role, False) for role in bound.roles}
+        self._extent = {t: tuple(compile_sx(e) for e in t.extents) for t in bound.tensors}
+
+    # ---- running
+
+    def environment(self, dims: dict[str, int], args: dict[str, float], sms: int) -> list[Any]:
+        """The launch-wide part of the environment."""
+        env: list[Any] = [0] * (len(self.bound.scalars) + 1)
+        for name, var in self.bound.dims.items():
+            env[var.slot] = dims[name]
+        for var in self.bound.args:
+            env[var.slot] = args.get(var.name, 1)
+        if "sms" in self.bound.builtins:
+            env[self.bound.builtins["sms"].slot] = sms
+        return env
+
+    def admits(self, env: list[Any]) -> bool:
+        """Whether `where` holds."""
+        try:
+            return all(w(env) for w in self._where)
+        except ZeroDivisionError:
+            return False
+
+    def cta_count(self, env: list[Any]) -> int:
+        """CTAs of the launch."""
+        return int(self.ctas(env))
+
+    def run(self, dims: dict[str, int], args: dict[str, float] | None = None, sms: int = 2, oracle: DataOracle | None = None,
+            ctas: tuple[int, ...] | None = None, limit: int = EVENT_LIMIT) -> list[AgentTrace]:
+        """Traces of every role instance of the given CTAs (all when None). Raises SkeletonLimit, AssumeViolated, and
+        ValueError when `where` does not hold for the shape."""
+        bound = self.bound
+        env = self.environment(dims, args or {}, sms)
+        if not self.admits(env):
+            raise ValueError("the shape violates `where`")
+        count = self.cta_count(env)
+        cluster = bound.launch.cluster
+        builtins = bound.builtins
+        budget = [limit]
+        traces = []
+        for cta in range(count) if ctas is None else ctas:
+            base = cta - cta % cluster
+            for name, value in (("cta", cta), ("cta_count", count), ("cluster_rank", cta - base), ("cluster_id", cta // cluster),
+                                ("cluster_count", count // cluster)):
+                if name in builtins:
+                    env[builtins[name].slot] = value
+            for role in bound.roles:
+                body = self._bodies[role]
+                for instance in range(role.count):
+                    run = _Run(env.copy(), cta, base, oracle or DataOracle(), budget)
+                    run.env[-1] = instance
+                    for step in body:
+                        step(run)
+                    traces.append(AgentTrace(cta, role, instance, run.out))
+        return traces
+
+    # ---- compiling
+
+    def _depends(self, x: Any) -> bool:
+        return isinstance(x, _SX) and bool(sx_vars(x) & self.tainted)
+
+    def _result_tainted(self, op: Op) -> bool:
+        return any(r in self.tainted for r in op.results)
+
+    def _block(self, body: tuple[Any, ...], role: Role, warp: bool) -> tuple[Step, ...]:
+        steps: list[Step] = []
+        for stmt in body:
+            step = self._stmt(stmt, role, warp)
+            if step is not None:
+                steps.append(step)
+        return tuple(steps)
+
+    def _stmt(self, s: Any, role: Role, warp: bool) -> Step | None:
+        if isinstance(s, Op):
+            return self._op(s, role)
+        if isinstance(s, SetScalar):
+            if s.var in self.tainted:
+                return None
+            slot, value = s.var.slot, compile_sx(s.value)
+
+            def set_scalar(c: _Run) -> None:
+                c.env[slot] = value(c.env)
+
+            return set_scalar
+        if isinstance(s, Let):
+            if s.frag not in self.tracked and not (fragments(s.value) & self.tracked):
+                return None
+
+            def let(c: _Run) -> None:
+                c.out.append(Event(s, {}, False, tuple(c.path)))
+
+            return let
+        if isinstance(s, For):
+            return self._for(s, role, warp)
+        if isinstance(s, While):
+            return self._while(s, role, warp)
+        if isinstance(s, If):
+            return self._if(s, role, warp)
+        if isinstance(s, RoleBlock):
+            return self._role(s, role, warp)
+        if isinstance(s, ElectedBlock):
+            return _sequence(self._block(s.body, role, warp))
+        if isinstance(s, WarpsBlock):
+            return self._warps(s, role)
+        if isinstance(s, Assume):
+            return self._assume(s)
+        raise TypeError(f"unknown statement {type(s).__name__}")
+
+    def _role(self, s: RoleBlock, role: Role, warp: bool) -> Step | None:
+        if s.role is not role:
+            return None
+        body = self._block(s.body, role, warp)
+        if s.instance is None:
+            return _sequence(body)
+        slot = s.instance.slot
+
+        def block(c: _Run) -> None:
+            c.env[slot] = c.env[-1]
+            for step in body:
+                step(c)
+
+        return block
+
+    def _for(self, s: For, role: Role, warp: bool) -> Step | None:
+        body = self._block(s.body, role, warp)
+        if not body:
+            return None
+        start, stop, step_by, slot = compile_sx(s.start), compile_sx(s.stop), compile_sx(s.step), s.var.slot
+
+        def loop(c: _Run) -> None:
+            env, path, budget = c.env, c.path, c.budget
+            path.append(0)
+            for i in range(start(env), stop(env), step_by(env)):
+                env[slot] = i
+                path[-1] = i
+                for step in body:
+                    step(c)
+                budget[0] -= 1
+                if budget[0] < 0:
+                    raise SkeletonLimit
+            path.pop()
+
+        return loop
+
+    def _while(self, s: While, role: Role, warp: bool) -> Step:
+        prelude, body = self._block(s.prelude, role, warp), self._block(s.body, role, warp)
+        by_data = self._depends(s.cond)
+        cond = compile_sx(s.cond)
+
+        def loop(c: _Run) -> None:
+            c.path.append(0)
+            rounds = 0
+            while True:
+                for step in prelude:
+                    step(c)
+                if not (rounds < c.oracle.rounds if by_data else cond(c.env)):
+                    break
+                c.path[-1] = rounds
+                for step in body:
+                    step(c)
+                rounds += 1
+                c.budget[0] -= 1
+                if c.budget[0] < 0:
+                    raise SkeletonLimit
+            c.path.pop()
+
+        return loop
+
+    def _if(self, s: If, role: Role, warp: bool) -> Step | None:
+        then, orelse = self._block(s.then, role, warp), self._block(s.orelse, role, warp)
+        if not then and not orelse:
+            return None
+        by_data = self._depends(s.cond)
+        cond = compile_sx(s.cond)
+
+        def branch(c: _Run) -> None:
+            for step in then if (c.oracle.rounds > 0 if by_data else cond(c.env)) else orelse:
+                step(c)
+
+        return branch
+
+    def _warps(self, s: WarpsBlock, role: Role) -> Step:
+        body = self._block(s.body, role, True)
+        slot = s.warp.slot if s.warp else None
+
+        def block(c: _Run) -> None:
+            outer, env = c.out, c.env
+            children: list[list[Event]] = []
+            for w in range(4):
+                c.env = env.copy()
+                if slot is not None:
+                    c.env[slot] = w
+                c.out = []
+                for step in body:
+                    step(c)
+                children.append(c.out)
+            c.out, c.env = outer, env
+            outer.append(Event(s, {}, False, tuple(c.path), children))
+
+        return block
+
+    def _assume(self, s: Assume) -> Step | None:
+        if not isinstance(s.cond, _SX) or self._depends(s.cond):
+            return None
+        cond = compile_sx(s.cond)
+
+        def check(c: _Run) -> None:
+            if not cond(c.env):
+                raise AssumeViolated
+
+        return check
+
+    def _op(self, op: Op, role: Role) -> Step:
+        parts = [(name, ev) for name, value in op.operands.items() if (ev := self._operand(value)) is not None]
+        thread = op.unit == "T" or role.unit == "thread"
+        setters = self._results(op)
+
+        def emit(c: _Run) -> None:
+            vals = {name: ev(c) for name, ev in parts}
+            c.out.append(Event(op, vals, thread, tuple(c.path)))
+            c.budget[0] -= 1
+            if c.budget[0] < 0:
+                raise SkeletonLimit
+            for setter in setters:
+                setter(c, vals)
+
+        return emit
+
+    def _results(self, op: Op) -> list[Callable[[_Run, dict[str, Any]], None]]:
+        setters: list[Callable[[_Run, dict[str, Any]], None]] = []
+        for r in op.results:
+            if not isinstance(r, ScalarVar) or r in self.tainted:
+                continue
+            slot = r.slot
+            if op.name == "load_scalar":
+
+                def load(c: _Run, vals: dict[str, Any], slot: int = slot) -> None:
+                    at = vals["src"]
+                    index = tuple(d[0] for d in at.dims if d is not None)
+                    extents = self._extent[at.region.tensor]
+                    c.env[slot] = c.oracle.load(at.region.tensor, index, extents[-1](c.env) if extents else 1)
+
+                setters.append(load)
+            elif op.name == "row_bits":
+
+                def bits(c: _Run, vals: dict[str, Any], slot: int = slot) -> None:
+                    c.env[slot] = (0, 1, 0x8001)[min(2, c.oracle.rounds)]
+
+                setters.append(bits)
+            else:
+
+                def zero(c: _Run, vals: dict[str, Any], slot: int = slot) -> None:
+                    c.env[slot] = 0
+
+                setters.append(zero)
+        return setters
+
+    def _operand(self, value: Any) -> Callable[[_Run], Any] | None:
+        if isinstance(value, View):
+            return _view(value)
+        if isinstance(value, BarUse):
+            return _bar(value)
+        if isinstance(value, Region):
+            return _region(value)
+        if isinstance(value, _SX):
+            if self._depends(value):
+                return None
+            f = compile_sx(value)
+            return lambda c: f(c.env)
+        if isinstance(value, tuple) and value and all(isinstance(v, _SX) for v in value):
+            fs = [compile_sx(v) for v in value]
+            return lambda c: tuple(f(c.env) for f in fs)
+        if isinstance(value, str):
+            return lambda c: value
+        return None
+
+
+def _sequence(body: tuple[Step, ...]) -> Step | None:
+    if not body:
+        return None
+    if len(body) == 1:
+        return body[0]
+
+    def run(c: _Run) -> None:
+        for step in body:
+            step(c)
+
+    return run
+
+
+def _view(v: View) -> Callable[[_Run], ViewAt]:
+    stages, rows, cols = v.buffer.stages, v.rows, v.cols
+    use = compile_sx(v.use) if v.use is not None else None
+    row0, col0 = compile_sx(v.row0), compile_sx(v.col0)
+    rank = compile_sx(v.rank) if v.rank is not None else None
+
+    def at(c: _Run) -> ViewAt:
+        env = c.env
+        n = use(env) if use is not None else 0
+        r, k = row0(env), col0(env)
+        return ViewAt(v, c.cta if rank is None else c.base + rank(env), n, n % stages, r, r + rows, k, k + cols)
+
+    return at
+
+
+def _bar(b: BarUse) -> Callable[[_Run], BarAt]:
+    barrier, stages = b.barrier, b.barrier.stages
+    use = compile_sx(b.use)
+    rank = compile_sx(b.rank) if b.rank is not None else None
+
+    def at(c: _Run) -> BarAt:
+        n = use(c.env)
+        return BarAt(barrier, c.cta if rank is None else c.base + rank(c.env), n, n % stages, n // stages)
+
+    return at
+
+
+def _region(r: Region) -> Callable[[_Run], RegionAt]:
+    parts = []
+    for d, extent in zip(r.dims, r.tensor.extents):
+        parts.append((d.kind, compile_sx(d.start), compile_sx(d.stop) if d.stop is not None else None, d.size, compile_sx(extent)))
+
+    def at(c: _Run) -> RegionAt:
+        env = c.env
+        dims: list[tuple[int, int] | None] = []
+        for kind, start, stop, size, extent in parts:
+            if kind == "gather":
+                dims.append(None)
+                continue
+            a = start(env)
+            b = min(a + size, extent(env)) if kind == "slice" else a + 1
+            if stop is not None:
+                b = min(b, stop(env))
+            dims.append((a, b))
+        return RegionAt(r, tuple(dims))
+
+    return at
+
+
+def fragments(x: Any) -> set[Fragment]:
+    """Fragments that a value expression reads."""
+    if isinstance(x, VFrag):
+        return {x.frag}
+    if isinstance(x, Fragment):
+        return {x}
+    if isinstance(x, VExpand):
+        return fragments(x.x)
+    if isinstance(x, VOp):
+        return set().union(*(fragments(a) for a in x.args)) if x.args else set()
+    if isinstance(x, (VSplat, View, Region)) or x is None:
+        return set()
+    return set()
+
+
+def tracked_fragments(bound: BoundKernel) -> set[Fragment]:
+    """Fragments with asynchronous or missing contents: accumulators and register operands of asynchronous products,
+    results of deferred loads, fragments without fill."""
+    found: set[Fragment] = set()
+    for s in walk(bound.body):
+        if isinstance(s, Let) and s.value is None:
+            found.add(s.frag)
+        elif isinstance(s, Op) and s.decl.completion.startswith("group:"):
+            found.update(r for r in s.results if isinstance(r, Fragment))
+            for value in s.operands.values():
+                found |= fragments(value)
+    return found
+
+
+def _tainted(bound: BoundKernel) -> set[ScalarVar]:
+    """Scalars whose value the skeleton does not know: floats and flags from data, integers read back from chip memory."""
+    tainted: set[ScalarVar] = set()
+    sets = []
+    for s in walk(bound.body):
+        if isinstance(s, Op):
+            for r in s.results:
+                if isinstance(r, ScalarVar):
+                    on_chip = s.name == "load_scalar" and isinstance(s.operands.get("src"), View)
+                    if r.dtype not in ("i32", "u32", "i64", "u64") or on_chip:
+                        tainted.add(r)
+        elif isinstance(s, SetScalar):
+            sets.append(s)
+    changed = True
+    while changed:
+        changed = False
+        for s in sets:
+            if s.var not in tainted and sx_vars(s.value) & tainted:
+                tainted.add(s.var)
+                changed = True
+    return tainted
+
+
+_CACHE: WeakKeyDictionary[BoundKernel, Skeleton] = WeakKeyDictionary()
+
+
+def compile_skeleton(bound: BoundKernel) -> Skeleton:
+    """The skeleton of a kernel, compiled once per bound object."""
+    found = _CACHE.get(bound)
+    if found is None:
+        found = _CACHE[bound] = Skeleton(bound)
+    return found

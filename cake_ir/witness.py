@@ -1,0 +1,329 @@
+"""Witness shapes: few, small, and chosen so that rings wrap, tiles repeat per CTA and tails occur.
+
+Unknowns are the extents, `device.sms` (with the real count no small shape gives a CTA two tiles) and assumed data. For
+each ring of S stages the goals are 0, 1, S-1, S, S+1 and 2S+1 uses, for persistent kernels 1, 2 and 3 tiles per CTA, for
+every tiled extent a full and a minimal last tile. Goals that `where` excludes are listed, not forgotten.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from cake_ir.bound import BoundKernel, SConst, SOp, sx_vars, walk
+from cake_ir.skeleton import AgentTrace, AssumeViolated, DataOracle, Event, Skeleton, SkeletonLimit, compile_skeleton
+
+MAX_WITNESSES = 12
+DIM_LIMIT = 8192
+
+
+@dataclass(frozen=True)
+class Witness:
+    """One shape to run: extents, arguments, device.sms, traced CTAs (None: all), data, and why it was chosen."""
+
+    dims: tuple[tuple[str, int], ...]
+    sms: int
+    ctas: tuple[int, ...]
+    cta_count: int
+    oracle: DataOracle
+    goal: str
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The extents by name."""
+        return dict(self.dims)
+
+    def describe(self) -> str:
+        """For messages: extents, SM count and data choice."""
+        data = f", data {self.oracle.pattern}, {self.oracle.rounds} rounds" if self.oracle != DataOracle() else ""
+        return ", ".join(f"{k}={v}" for k, v in self.dims) + f", device.sms={self.sms}{data}"
+
+
+@dataclass(frozen=True)
+class WitnessSet:
+    """The chosen witnesses, the goals they meet and the goals that nothing met."""
+
+    witnesses: tuple[Witness, ...]
+    met: tuple[str, ...]
+    unmet: tuple[str, ...]
+
+
+_CACHE: WeakKeyDictionary[BoundKernel, WitnessSet] = WeakKeyDictionary()
+_TRACES: WeakKeyDictionary[BoundKernel, dict[Witness, list[AgentTrace]]] = WeakKeyDictionary()
+
+
+def witnesses(bound: BoundKernel) -> WitnessSet:
+    """The witness set of a kernel, computed once per bound object."""
+    found = _CACHE.get(bound)
+    if found is None:
+        found = _CACHE[bound] = _Search(bound).choose()
+    return found
+
+
+def traces(bound: BoundKernel, witness: Witness) -> list[AgentTrace]:
+    """The agent traces of a witness, run once."""
+    store = _TRACES.setdefault(bound, {})
+    found = store.get(witness)
+    if found is None:
+        found = compile_skeleton(bound).run(witness.shape, None, witness.sms, witness.oracle, witness.ctas)
+        store[witness] = found
+    return found
+
+
+def _divisors(bound: BoundKernel) -> list[int]:
+    """Constants that the kernel divides by: the tile sizes."""
+    found: set[int] = set()
+
+    def visit(x: Any) -> None:
+        if isinstance(x, SOp):
+            if x.op in ("//", "ceil_div", "%") and isinstance(x.args[1], SConst):
+                found.add(int(x.args[1].value))
+            for a in x.args:
+                visit(a)
+
+    visit(bound.launch.ctas)
+    for s in walk(bound.body):
+        for attr in ("start", "stop", "step", "cond", "value"):
+            visit(getattr(s, attr, None))
+        for attr in ("step",):
+            x = getattr(s, attr, None)
+            if isinstance(x, SConst):
+                found.add(int(x.value))
+        operands = getattr(s, "operands", None)
+        for v in (operands or {}).values():
+            for d in getattr(v, "dims", ()):
+                visit(getattr(d, "start", None))
+    return sorted(d for d in found if 1 < d <= DIM_LIMIT)
+
+
+def iter_events(events: list[Event]) -> Any:
+    """All events, the warps of a `warps()` block one after the other."""
+    for e in events:
+        if e.children is not None:
+            for child in e.children:
+                yield from iter_events(child)
+        else:
+            yield e
+
+
+class _Search:
+    """Finds base values and steps by running the skeleton of the first cluster at candidate shapes."""
+
+    def __init__(self, bound: BoundKernel) -> None:
+        self.bound = bound
+        self.skeleton: Skeleton = compile_skeleton(bound)
+        self.names = list(bound.dims)
+        self.cluster = bound.launch.cluster
+        self.stages = sorted({b.stages for b in bound.barriers if b.kind == "mbarrier"} |
+                             {b.stages for b in bound.buffers if b.staged})
+        self.uses_sms = "sms" in bound.builtins and bound.builtins["sms"] in _launch_vars(bound)
+        self.data = bool(self.skeleton.int_loads or self.skeleton.data_control)
+        self.cache: dict[tuple[int, ...], Any] = {}
+
+    # ---- probing
+
+    def admits(self, values: tuple[int, ...], sms: int = 4) -> bool:
+        env = self.skeleton.environment(dict(zip(self.names, values)), {}, sms)
+        return self.skeleton.admits(env)
+
+    def count(self, values: tuple[int, ...], sms: int) -> int:
+        env = self.skeleton.environment(dict(zip(self.names, values)), {}, sms)
+        try:
+            return self.skeleton.cta_count(env)
+        except ZeroDivisionError:
+            return 0
+
+    def feature(self, values: tuple[int, ...], sms: int) -> tuple[int, int] | None:
+        """(CTA count with many SMs, largest number of ring uses or loop steps of the first CTA)."""
+        key = (*values, sms)
+        if key in self.cache:
+            return self.cache[key]
+        result = None
+        count = self.count(values, sms)
+        if count > 0:
+            try:
+                oracle = self.oracle(values, 1, "step") if self.data else DataOracle()
+                result = (count, self.depth(self.skeleton.run(dict(zip(self.names, values)), None, sms, oracle, (0,), limit=6000)))
+            except (SkeletonLimit, AssumeViolated, ValueError, ZeroDivisionError):
+                result = None
+        elif self.admits(values, sms):
+            result = (0, 0)
+        self.cache[key] = result
+        return result
+
+    @staticmethod
+    def depth(found: list[AgentTrace]) -> int:
+        """Uses of the busiest ring, or loop steps where there is none."""
+        uses, steps = -1, 0
+        for t in found:
+            for e in iter_events(t.events):
+                steps = max(steps, (e.path[-1] + 1) if e.path else 0)
+                for v in e.vals.values():
+                    use = getattr(v, "use", None)
+                    if use is not None and use > uses:
+                        uses = use
+        return uses + 1 if uses >= 1 else max(steps, uses + 1)
+
+    def oracle(self, values: tuple[int, ...], rounds: int, pattern: str) -> DataOracle:
+        """Data whose largest value is one of the extents; the first that satisfies the assumptions is taken."""
+        return DataOracle(pattern, max(values, default=0), rounds)
+
+    # ---- choosing
+
+    def base(self) -> tuple[int, ...] | None:
+        """Small extents that satisfy `where`."""
+        n = len(self.names)
+        if n == 0:
+            return ()
+        for v in (128, 64, 256, 32, 16, 8, 512, 1024, 4, 2, 1):
+            if self.admits((v,) * n):
+                return (v,) * n
+        pool = (128, 8, 1, 2, 16, 64, 256, 1024, 4)
+        for values in itertools.islice(itertools.product(pool, repeat=n), 20_000):
+            if self.admits(values):
+                return values
+        return None
+
+    def granule(self, base: tuple[int, ...], i: int) -> int:
+        """The least step of extent i that `where` admits."""
+        for g in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+            if self.admits(base[:i] + (base[i] + g,) + base[i + 1:]) or self.admits(base[:i] + (g,) + base[i + 1:]):
+                return g
+        return max(1, base[i])
+
+    def choose(self) -> WitnessSet:
+        base = self.base()
+        if base is None:
+            return WitnessSet((), (), ("no extents were found that satisfy `where`",))
+        many = 64 * self.cluster
+        granules = [self.granule(base, i) for i in range(len(base))]
+        divisors = _divisors(self.bound)
+        small = tuple(self.smallest(base, i, granules[i]) for i in range(len(base)))
+        if not self.admits(small):
+            small = base
+        ref = self.feature(small, many)
+        steps: dict[int, tuple[str, int]] = {}
+        for i in range(len(small)):
+            found = self.step_of(small, i, granules[i], divisors, many, ref)
+            if found:
+                steps[i] = found
+        self.small, self.granules, self.steps, self.many = small, granules, steps, many
+        return self.combine()
+
+    def smallest(self, base: tuple[int, ...], i: int, granule: int) -> int:
+        for v in (1, 2, 4, 8, granule, 16, 32, 64, 128):
+            if v <= base[i] and self.admits(base[:i] + (v,) + base[i + 1:]):
+                return v
+        return base[i]
+
+    def step_of(self, small: tuple[int, ...], i: int, granule: int, divisors: list[int], many: int,
+                ref: tuple[int, int] | None) -> tuple[str, int] | None:
+        """('tile' | 'depth', step): the extent from which on one more tile or one more loop step appears."""
+        if ref is None:
+            return None
+        candidates = sorted({granule, 1, 2, 4, 8, 16, 32, 64, *divisors, *(2 * d for d in divisors)})
+        for step in candidates:
+            if step % granule and granule % step:
+                continue
+            value = small[:i] + (max(step, small[i]) + max(granule, 1 if step > 1 else step),) + small[i + 1:]
+            if not self.admits(value):
+                value = small[:i] + (2 * step,) + small[i + 1:]
+                if not self.admits(value) or 2 * step <= small[i]:
+                    continue
+            f = self.feature(value, many)
+            if f is None:
+                continue
+            if f[0] > ref[0]:
+                return "tile", step
+            if f[1] > ref[1]:
+                return "depth", step
+        return None
+
+    def value_of(self, i: int, t: int, tail: bool) -> int:
+        """Extent with t steps; tail: the last step has one granule only."""
+        step, g = self.steps[i][1], self.granules[i]
+        if t <= 0:
+            return 0
+        return (t - 1) * step + min(g, step) if tail else t * step
+
+    def combine(self) -> WitnessSet:
+        ring = sorted({0, 1} | {u for s in self.stages if s > 1 for u in (s - 1, s, s + 1, 2 * s + 1)}) if self.stages else [0, 1, 2, 3]
+        ring = [u for u in ring if u >= 0]
+        depth_dims = [i for i, (k, _) in self.steps.items() if k == "depth"]
+        tile_dims = [i for i, (k, _) in self.steps.items() if k == "tile"]
+        tile_plans = [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2)] if tile_dims else [(1, 1)]
+        goals: list[tuple[str, tuple[int, ...], int]] = []
+        sms_of = [1, 2, 1, 1, 2]
+        for k, uses in enumerate(ring if depth_dims else ring[:3]):
+            plan = tile_plans[k % len(tile_plans)]
+            goals.append((f"{uses} uses of a ring", self.values(depth_dims, uses, k % 2 == 1, tile_dims, plan, k % 2 == 0),
+                          self.cluster * sms_of[k % 5]))
+        for tiles in (1, 2, 3):
+            deep = self.stages[-1] if self.stages else 1
+            depth = {1: 1, 2: max(1, deep - 1), 3: min(deep + 1, 3)}[tiles]
+            goals.append((f"{tiles} tiles per CTA", self.values(depth_dims, depth, tiles == 2, tile_dims, (tiles, 1), tiles == 1), self.cluster))
+        return self.realise(goals)
+
+    def values(self, depth_dims: list[int], uses: int, tail: bool, tile_dims: list[int], plan: tuple[int, int], tile_tail: bool) -> tuple[int, ...]:
+        out = list(self.small)
+        for j, i in enumerate(depth_dims):
+            out[i] = self.value_of(i, uses if j == 0 else min(uses, 2), tail)
+        for j, i in enumerate(tile_dims):
+            out[i] = self.value_of(i, plan[j] if j < 2 else 1, tile_tail)
+        return tuple(out)
+
+    def realise(self, goals: list[tuple[str, tuple[int, ...], int]]) -> WitnessSet:
+        chosen: dict[Any, Witness] = {}
+        met, unmet = [], []
+        patterns = ("step", "ramp", "const", "zero") if self.data else ("zero",)
+        for k, (goal, values, sms) in enumerate(goals):
+            witness = None
+            for values_ in (values, self.repair(values)):
+                if values_ is None or not self.admits(values_, sms):
+                    continue
+                for j in range(len(patterns)):
+                    pattern = patterns[(k + j) % len(patterns)]
+                    witness = self.try_witness(values_, sms, pattern, (1, 2, 0)[k % 3], goal)
+                    if witness:
+                        break
+                if witness:
+                    break
+            if witness is None:
+                unmet.append(f"{goal}: not possible under `where` ({', '.join(f'{n}={v}' for n, v in zip(self.names, values))})")
+                continue
+            met.append(goal)
+            chosen.setdefault((witness.dims, witness.sms, witness.oracle), witness)
+        return WitnessSet(tuple(chosen.values())[:MAX_WITNESSES], tuple(met), tuple(unmet))
+
+    def repair(self, values: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The values rounded up to what `where` admits, one extent at a time."""
+        out = list(values)
+        for i, g in enumerate(self.granules):
+            if self.admits(tuple(out)):
+                break
+            out[i] = max(g, -(-out[i] // g) * g)
+        return tuple(out) if self.admits(tuple(out)) else None
+
+    def try_witness(self, values: tuple[int, ...], sms: int, pattern: str, rounds: int, goal: str) -> Witness | None:
+        count = self.count(values, sms)
+        if count <= 0:
+            return None
+        cl = self.cluster
+        first = tuple(range(min(cl, count)))
+        last = tuple(range(count - cl, count)) if count >= 2 * cl else ()
+        tops = sorted(set(values), reverse=True) if self.data and pattern != "zero" else [0]
+        for top in tops:
+            oracle = DataOracle(pattern, top, rounds) if self.data else DataOracle()
+            w = Witness(tuple(zip(self.names, values)), sms, first + last, count, oracle, goal)
+            try:
+                traces(self.bound, w)
+                return w
+            except (AssumeViolated, SkeletonLimit, ZeroDivisionError, IndexError):
+                continue
+        return None
+
+
+def _launch_vars(bound: BoundKernel) -> set[Any]:
+    return sx_vars(bound.launch.ctas)
