@@ -37,9 +37,9 @@ class Catalog:
     # ---- registries ------------------------------------------------------------------------------------------------
 
     def rule_registry(self) -> Mapping[str, Any]:
-        from analyses import rules
+        import importlib
 
-        return rules.registry()
+        return importlib.import_module("analyses.rules").registry()
 
     def op_registry(self) -> Mapping[str, Any]:
         from cake_ir import ops
@@ -240,11 +240,11 @@ class Catalog:
             for a in op.accesses
         ]
         effects += [f"- {s.kind} {s.operand or s.group}".rstrip() for s in op.syncs]
-        parts = [
+        parts: list[str] = [
             f"# {op.name}",
-            op.doc,
+            str(op.doc),
             f"Hardware form: `{op.form}` ({op.source})",
-            f"Executed by: {', '.join(units.get(u, u) for u in op.units)}. Completion: {op.completion}."
+            f"Executed by: {', '.join(units.get(str(u), str(u)) for u in op.units)}. Completion: {op.completion}."
             + (f" Needs: {op.feature}." if op.feature else ""),
         ]
         parts += ["## Operands\n" + "\n".join(params)] if params else []
@@ -286,7 +286,8 @@ class Catalog:
         rows = [
             f"| {k} | {f['value']} | {f['unit']} | {f['checked']} | {f['source']} |" for k, f in data["facts"].items()
         ]
-        head = f"# {data['target']}\n\n{data['product']}\n\nFeatures: {', '.join(data['features'])}\n\n| fact | value | unit | checked | source |\n|---|---|---|---|---|\n"
+        head = f"# {data['target']}\n\n{data['product']}\n\nFeatures: {', '.join(data['features'])}\n\n"
+        head += "| fact | value | unit | checked | source |\n|---|---|---|---|---|\n"
         return head + "\n".join(rows) + "\n"
 
     def _contract_page(self, name: str) -> str:

@@ -7,19 +7,17 @@ Exit codes: 0 accepted or passed, 1 rejected or failed, 2 cannot (bad arguments,
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from server.cli_common import finish, json_option, parse_shape, program_options, read_program, ref_of
+from server.cli_knowledge import COMMANDS
+
 if TYPE_CHECKING:
     from server.catalog import Catalog
     from server.engine import Engine
-    from server.programs import Ref
-    from server.results import Result
-
-MAX_FILE = 1 << 20
 
 
 class Settings:
@@ -71,115 +69,7 @@ def cli(ctx: click.Context, workspace: Path | None, no_gpu: bool, contracts: Pat
     ctx.obj = Settings(workspace, no_gpu, contracts)
 
 
-# ---- shared pieces -----------------------------------------------------------------------------------------------------
-
-
-def read_program(path: Path) -> str:
-    """The text of a .cake file. Raises BadArgument when it cannot be read."""
-    from server.errors import BadArgument
-
-    try:
-        if path.stat().st_size > MAX_FILE:
-            raise BadArgument(f"{path} has {path.stat().st_size} bytes; a program has at most 262144", code="args/file")
-        return path.read_bytes().decode("utf-8")
-    except OSError as exc:
-        raise BadArgument(f"{path} cannot be read: {exc.strerror}", code="args/file") from exc
-    except UnicodeDecodeError as exc:
-        raise BadArgument(f"{path} is not UTF-8 text (byte {exc.start})", code="args/file") from exc
-
-
-def parse_value(text: str) -> bool | int | float | str:
-    """A tunable's value as written: true/false, an integer, a number, else a name."""
-    if text in ("true", "True", "false", "False"):
-        return text in ("true", "True")
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def parse_pairs(texts: tuple[str, ...], what: str) -> dict[str, Any]:
-    """`A=1,B=2` and repeated options to a dict. Raises BadArgument."""
-    from server.errors import BadArgument
-
-    out: dict[str, Any] = {}
-    for part in (p for text in texts for p in text.split(",") if p):
-        name, eq, value = part.partition("=")
-        if not eq or not name or not value:
-            raise BadArgument(f"{what} wants NAME=VALUE, got {part!r}")
-        out[name.strip()] = parse_value(value.strip())
-    return out
-
-
-def parse_shape(texts: tuple[str, ...]) -> dict[str, int]:
-    from server.errors import BadArgument
-
-    out = parse_pairs(texts, "--shape")
-    bad = [k for k, v in out.items() if isinstance(v, bool) or not isinstance(v, int)]
-    if bad:
-        raise BadArgument(f"--shape: {bad[0]} must be an integer")
-    return out
-
-
-def ref_of(file: Path, settings: tuple[str, ...], target: str | None, kernel: str | None) -> Ref:
-    from server.programs import Ref
-
-    return Ref(text=read_program(file), bindings=parse_pairs(settings, "--set"), target=target, kernel=kernel)
-
-
-def program_options(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """FILE and how to bind it."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print the structured result."),
-        click.option("--kernel", metavar="NAME", help="Kernel, if the file has several."),
-        click.option("--target", metavar="TARGET", help="One of the program's targets."),
-        click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Bind a tunable (repeatable)."),
-        click.argument("file", type=click.Path(path_type=Path)),
-    ):
-        fn = option(fn)
-    return fn
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the structured result.")
-
-
-def finish(
-    ctx: click.Context,
-    result: Result,
-    as_json: bool,
-    *,
-    text: str | None = None,
-    name: str = "",
-    show: Callable[[Result], None] | None = None,
-) -> None:
-    """Print and exit with the result's code."""
-    if as_json:
-        import json
-
-        click.echo(json.dumps(result.compact(), indent=2, ensure_ascii=False))
-    else:
-        from server.terminal import print_result
-
-        print_result(result, text, name, show)
-    ctx.exit(result.exit_code)
-
-
-def finish_rows(ctx: click.Context, result: Result, as_json: bool, key: str) -> None:
-    """Listings: `--json` prints the bare list, for scripts."""
-    import json
-
-    if as_json:
-        click.echo(json.dumps(result.data[key], indent=2, ensure_ascii=False))
-    else:
-        from server.terminal import print_rows
-
-        print_rows(result, key)
-    ctx.exit(result.exit_code)
-
-
-# ---- programs ----------------------------------------------------------------------------------------------------------
+# ---- programs -----------------------------------------------------------------------------------------------------
 
 
 @cli.command()
@@ -425,100 +315,7 @@ def show(ctx: click.Context, file: Path, as_json: bool) -> None:
     )
 
 
-# ---- knowledge ---------------------------------------------------------------------------------------------------------
-
-
-@cli.command()
-@click.argument("rule")
-@json_option
-@click.pass_context
-def explain(ctx: click.Context, rule: str, as_json: bool) -> None:
-    """Show the page of a RULE (or an op)."""
-    from server.terminal import show_page
-
-    finish(ctx, ctx.obj.catalog().explain(rule), as_json, show=show_page)
-
-
-@cli.command()
-@click.argument("name", required=False)
-@json_option
-@click.pass_context
-def ops(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """List the ops, or show one."""
-    from server.terminal import show_page
-
-    result = ctx.obj.catalog().ops(name)
-    if name:
-        finish(ctx, result, as_json, show=show_page)
-    finish_rows(ctx, result, as_json, "ops")
-
-
-@cli.command()
-@click.argument("name", required=False)
-@json_option
-@click.pass_context
-def targets(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """List the targets, or show one with the source of every fact."""
-    from server.terminal import show_data
-
-    result = ctx.obj.catalog().targets(name)
-    if name:
-        finish(ctx, result, as_json, show=show_data)
-    finish_rows(ctx, result, as_json, "targets")
-
-
-@cli.command()
-@json_option
-@click.pass_context
-def rules(ctx: click.Context, as_json: bool) -> None:
-    """List the rules."""
-    finish_rows(ctx, ctx.obj.catalog().rules(), as_json, "rules")
-
-
-@cli.command()
-@json_option
-@click.pass_context
-def corpus(ctx: click.Context, as_json: bool) -> None:
-    """List the kernels that ship with Cake."""
-    finish_rows(ctx, ctx.obj.catalog().corpus(), as_json, "kernels")
-
-
-@cli.command("contracts")
-@click.argument("name", required=False)
-@json_option
-@click.pass_context
-def contracts_command(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """List the workload contracts, or show one."""
-    from server.terminal import show_page
-
-    catalog = ctx.obj.catalog()
-    if name:
-        from server.results import Result
-
-        page = Result(summary=f"contract {name}", status="ok", data={"page": catalog.page(f"cake://contracts/{name}")})
-        finish(ctx, page, as_json, show=show_page)
-    finish_rows(ctx, catalog.contracts(), as_json, "contracts")
-
-
-@cli.command()
-@json_option
-@click.pass_context
-def results(ctx: click.Context, as_json: bool) -> None:
-    """List the committed measurements."""
-    finish_rows(ctx, ctx.obj.catalog().results(), as_json, "results")
-
-
-@cli.command()
-@json_option
-@click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Say what works on this machine and what does not."""
-    from server.terminal import show_checks
-
-    finish(ctx, ctx.obj.engine().catalog.doctor(), as_json, show=show_checks)
-
-
-# ---- serving -----------------------------------------------------------------------------------------------------------
+# ---- serving ------------------------------------------------------------------------------------------------------
 
 
 @cli.command()
@@ -585,8 +382,12 @@ def demo(ctx: click.Context, over_http: bool) -> None:
     ctx.exit(run_demo(no_gpu=ctx.obj.no_gpu, over_http=over_http))
 
 
+for _command in COMMANDS:
+    cli.add_command(_command)
+
+
 def main() -> None:
-    """Console entry. Options before and after `serve` are accepted alike."""
+    """Console entry."""
     cli(prog_name="cake")
 
 

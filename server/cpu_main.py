@@ -23,8 +23,7 @@ def emit_line(obj: dict[str, Any]) -> None:
 
 def bind_job(job: dict[str, Any]) -> Any:
     """The bound kernel a job names. Raises CakeError with the first diagnostic when it does not bind."""
-    from cake_ir import parse
-    from cake_ir.bind import bind
+    from cake_ir import bind, parse
 
     parsed = parse(job["text"])
     if parsed.file is None:

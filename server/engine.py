@@ -156,7 +156,7 @@ class Engine:
             result.summary = f"{program.name} is accepted: {where}" + (
                 f", {_count(warnings, 'warning')}" if warnings else ""
             )
-            result.next = f"estimate_cost(ir_id={program.ir_id!r}{_binding_args(program.ref)}, shape={{...}}), then compile_and_bench"
+            result.next = f"estimate_cost(ir_id={program.ir_id!r}{_binding_args(program.ref)}, shape={{...}})"
         return fit(result, detail)
 
     def report(self, unit: Unit) -> Any:
@@ -346,15 +346,15 @@ class Engine:
 
     # ---- artifacts -------------------------------------------------------------------------------------------------
 
-    def artifact_text(self, uri: str) -> tuple[str, str]:
-        """(text, note) behind any cake:// URI. Raises UnknownId or BadArgument."""
+    def artifact_text(self, uri: str) -> str:
+        """The text behind any cake:// URI. Raises UnknownId or BadArgument."""
         if uri.startswith("cake://artifact/"):
             parts = uri.removeprefix("cake://artifact/").split("/")
             if len(parts) == 2 and is_id(parts[0]):
                 raw = self.store.artifact(parts[0], parts[1])
                 if raw is not None:
                     try:
-                        return raw.decode(), ""
+                        return raw.decode()
                     except UnicodeDecodeError:
                         raise BadArgument(
                             f"{uri} is {len(raw)} bytes of binary", "read the sass or ptx artifact instead"
@@ -364,11 +364,11 @@ class Engine:
                 "use a uri from `artifacts` of an earlier result",
                 code="args/unknown-uri",
             )
-        return self.catalog.page(uri), ""
+        return self.catalog.page(uri)
 
     def read_artifact(self, uri: str, offset: int = 0, limit: int = 200, grep: str = "") -> Result:
         """A window of lines of an artifact or a documentation page. `grep` is a plain substring, not a pattern."""
-        text, _ = self.artifact_text(uri)
+        text = self.artifact_text(uri)
         lines = text.split("\n")
         if lines and lines[-1] == "":
             lines.pop()
@@ -394,7 +394,7 @@ class Engine:
         return fit(result, "detailed")
 
 
-# ---- small shared forms ----------------------------------------------------------------------------------------------
+# ---- small shared forms -------------------------------------------------------------------------------------------
 
 
 def _need(module: str, name: str) -> Any:
@@ -443,7 +443,9 @@ def _repair_next(program: Program) -> str:
     if not program.source_id:
         return "send a text of at most 262144 bytes"
     base = program.ir_id or program.source_id
-    return f"repair with propose_ir(base_id={base!r}, edits=[{{old, new}}]); a `fixes` entry marked verified can be sent back as it is"
+    return (
+        f"repair with propose_ir(base_id={base!r}, edits=[{{old, new}}]); verified `fixes` can be sent back as they are"
+    )
 
 
 def _count(n: int, noun: str) -> str:

@@ -36,7 +36,12 @@ class UnknownId(EngineError):
         super().__init__(
             "args/unknown-id",
             f"this workspace holds no {what} with id {clean(given, 80)!r}",
-            "ids live as long as the workspace directory; call propose_ir with the whole text to get a fresh one",
+            "ids live as long as the workspace directory; "
+            + (
+                "make the call again without job_id"
+                if what == "job"
+                else "call propose_ir with the whole text for a fresh one"
+            ),
         )
 
 

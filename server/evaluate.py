@@ -1,8 +1,8 @@
 """Compile, check, time and profile: everything that runs in a worker process.
 
 Order of work for `compile_and_bench`: gates, compile, check by interpretation, check on the GPU, timing. The first step
-that fails ends it. Evidence that is already stored for the same variant, contract, shape and device is answered from the
-store unless `fresh` is asked for.
+that fails ends it. Evidence already stored for the same variant, contract, shapes and kind is answered from the store
+unless `fresh` is asked for.
 """
 
 from __future__ import annotations
@@ -14,36 +14,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cake_ir.diagnostics import CakeError, Diagnostic
-from server.errors import BadArgument, EngineError, Missing
-from server.failures import Symptom
+from server.errors import BadArgument
+from server.gpu_work import COMPILE_TIMEOUT_S, NO_GPU, NO_GPU_NEXT, GpuWork, as_error, bench_row, device_name, job_of
 from server.programs import Program, Ref, Unit
 from server.results import Detail, Result, add_diagnostics, clean, fit, plain
 from server.store import digest
-from server.worker import Control, WorkerDied, gpu_lock, run_worker
+from server.worker import Control, run_worker
 
 if TYPE_CHECKING:
-    from server.engine import Engine
+    pass
 
 Shapes = str | Sequence[Mapping[str, int]]
 Until = Literal["compile", "check", "bench"]
 
-COMPILE_TIMEOUT_S = 180.0
 CHECK_TIMEOUT_S = 900.0
-GPU_TIMEOUT_S = 540.0
-NO_GPU = "this machine has no GPU (or the server runs with --no-gpu)"
-NO_GPU_NEXT = (
-    "verify, estimate_cost, compile and check by interpretation work here; run timing on a machine with the GPU"
-)
 
 
-class Evaluator:
+class Evaluator(GpuWork):
     """Runs workers for the engine and turns what they say into results and evidence."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._devices: dict[int, dict[str, Any]] = {}
-
-    # ---- build -------------------------------------------------------------------------------------------------------
+    # ---- build -----------------------------------------------------------------------------------------------------
 
     def build(self, ref: Ref, control: Control | None = None, detail: Detail = "concise") -> Result:
         """Lower and compile one accepted kernel. Works without a GPU."""
@@ -57,7 +47,7 @@ class Evaluator:
     def _build(self, program: Program, unit: Unit, control: Control, detail: Detail) -> Result:
         control.progress(0, None, f"compiling {unit.kernel} for {unit.target}")
         job = {
-            **_job(program, unit),
+            **job_of(program, unit),
             "kind": "build",
             "cache_dir": str(self._engine.cubin_dir()),
             "timeout_s": COMPILE_TIMEOUT_S - 10,
@@ -68,7 +58,9 @@ class Evaluator:
             found = Diagnostic.model_validate(raw["diagnostic"])
             add_diagnostics(result, [found], program.text, detail)
             result.summary = f"{unit.kernel} was accepted but does not compile: {clean(found.message, 200)}"
-            result.next = "an accepted program that does not compile is a missing rule: send it to report_failure (symptom compile_error)"
+            result.next = (
+                "an accepted program that does not compile is a missing rule: report_failure (symptom compile_error)"
+            )
             return result
         cubin = base64.b64decode(raw["cubin"])
         sha = hashlib.sha256(cubin).hexdigest()
@@ -90,7 +82,7 @@ class Evaluator:
         store.put_build(build_id, unit.variant_id, unit.target, result.status, plain(raw["report"]))
         return result
 
-    # ---- check -------------------------------------------------------------------------------------------------------
+    # ---- check -----------------------------------------------------------------------------------------------------
 
     def check(
         self,
@@ -122,7 +114,7 @@ class Evaluator:
         if known is None:
             contracts_dir = self._engine.config.contracts_dir
             job = {
-                **_job(program, unit),
+                **job_of(program, unit),
                 "kind": "check",
                 "contract": spec.name,
                 "shapes": wanted,
@@ -131,7 +123,7 @@ class Evaluator:
             }
             raw = run_worker("server.cpu_main", job, timeout_s=CHECK_TIMEOUT_S, control=control)
             if "diagnostic" in raw:
-                raise _as_error(Diagnostic.model_validate(raw["diagnostic"]))
+                raise as_error(Diagnostic.model_validate(raw["diagnostic"]))
             known = raw
             self._store(
                 unit, spec, "check-cpu", {"shapes": wanted}, "cpu", "passed" if raw["passed"] else "failed", raw
@@ -174,24 +166,7 @@ class Evaluator:
         )
         return result
 
-    # ---- GPU ---------------------------------------------------------------------------------------------------------
-
-    def _gpu(self) -> int:
-        """The GPU to use. Raises Missing gpu/none."""
-        found = self._engine.catalog.gpu_indices()
-        if not found:
-            raise Missing("gpu/none", NO_GPU, NO_GPU_NEXT)
-        return found[0]
-
-    def unavailable(self, program: Program, unit: Unit, what: str) -> Result:
-        """The answer to GPU work on a machine without one: what still works, never a guess."""
-        return Result(
-            summary=f"{what} is unavailable: {NO_GPU}",
-            status="unavailable",
-            code="gpu/none",
-            ids={**program.ids, "variant_id": unit.variant_id},
-            next=NO_GPU_NEXT,
-        )
+    # ---- GPU -------------------------------------------------------------------------------------------------------
 
     def bench(
         self,
@@ -244,87 +219,16 @@ class Evaluator:
             return self.unavailable(program, unit, what)
         return fit(work(program, unit, spec), detail)
 
-    def _run_gpu(
-        self,
-        program: Program,
-        unit: Unit,
-        spec: Any,
-        kind: str,
-        shapes: list[dict[str, int]],
-        control: Control,
-        **more: Any,
-    ) -> dict[str, Any]:
-        """Prepare launches in the CPU worker, then run them in a fresh GPU worker under the device's lock.
-
-        A worker that hangs or dies on an accepted program is stored as a failure before the error goes up.
-        """
-        index = self._gpu()
-        contracts_dir = self._engine.config.contracts_dir
-        extra = str(contracts_dir.resolve()) if contracts_dir else None
-        with gpu_lock(index, control):
-            device = self._probe(index, control)
-            prepare = {
-                **_job(program, unit),
-                "kind": "prepare",
-                "job": kind,
-                "contract": spec.name,
-                "shapes": shapes,
-                "contracts_dir": extra,
-                "sms": device["sms"],
-                "cache_dir": str(self._engine.cubin_dir()),
-                "timeout_s": COMPILE_TIMEOUT_S - 10,
-                "more": {
-                    "device": index,
-                    "contracts_dir": extra,
-                    "timeout_s": GPU_TIMEOUT_S - 20,
-                    "kernel": unit.kernel,
-                    "content_id": program.ir_id,
-                    "variant_id": unit.variant_id,
-                    "bindings": unit.bindings,
-                    **more,
-                },
-            }
-            control.progress(0, None, f"preparing {unit.kernel} for the GPU")
-            ready = run_worker("server.cpu_main", prepare, timeout_s=COMPILE_TIMEOUT_S, control=control)
-            if "diagnostic" in ready:
-                raise _as_error(Diagnostic.model_validate(ready["diagnostic"]))
-            if not ready["job"]["launches"]:
-                raise BadArgument(
-                    f"the kernel refuses every one of these shapes: {_why(ready['skipped'])}",
-                    "give shapes that its `where` admits",
-                    code="args/shape",
-                )
-            try:
-                raw = run_worker("corpus.gpu_main", ready["job"], timeout_s=GPU_TIMEOUT_S, control=control)
-            except WorkerDied as exc:
-                symptom: Symptom = "hang" if exc.code == "worker/timeout" else "crash"
-                failure_id = self._engine.record_worker_failure(symptom, unit, exc.code, exc.log)
-                raise EngineError(
-                    exc.code, exc.message, f"recorded as {failure_id}, owner verifier; {exc.next}"
-                ) from exc
-        return {**raw, "device": raw.get("device") or device, "refused_shapes": ready["skipped"]}
-
-    def _probe(self, index: int, control: Control) -> dict[str, Any]:
-        """What the device is; asked once per process. Raises Missing gpu/unusable when the driver cannot use it."""
-        if index not in self._devices:
-            try:
-                self._devices[index] = run_worker(
-                    "corpus.gpu_main", {"kind": "probe", "device": index}, timeout_s=60, control=control
-                )
-            except WorkerDied as exc:
-                raise Missing("gpu/unusable", f"GPU {index} does not answer: {exc.message}", NO_GPU_NEXT) from exc
-        return self._devices[index]
-
     def _check_gpu(
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
     ) -> Result:
         wanted = _shape_list(spec, shapes)
         known = None if fresh else self._stored(unit, spec, "check-gpu", {"shapes": wanted})
         if known is None:
-            known = self._run_gpu(program, unit, spec, "check", wanted, control)
+            known = self.run_gpu(program, unit, spec, "check", wanted, control)
             verdict = "passed" if known["passed"] else "failed"
-            self._store(unit, spec, "check-gpu", {"shapes": wanted}, _device_name(known), verdict, known)
-        return self._check_result(program, unit, spec, known, f"on {_device_name(known)}", detail)
+            self._store(unit, spec, "check-gpu", {"shapes": wanted}, device_name(known), verdict, known)
+        return self._check_result(program, unit, spec, known, f"on {device_name(known)}", detail)
 
     def _bench(
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
@@ -332,18 +236,18 @@ class Evaluator:
         wanted = _shape_list(spec, shapes)
         known = None if fresh else self._stored(unit, spec, "bench", {"shapes": wanted})
         if known is None:
-            known = self._run_gpu(program, unit, spec, "bench", wanted, control, modes=["warm", "cold"])
+            known = self.run_gpu(program, unit, spec, "bench", wanted, control, modes=["warm", "cold"])
             self._store(
                 unit,
                 spec,
                 "bench",
                 {"shapes": wanted},
-                _device_name(known),
+                device_name(known),
                 "passed" if known["passed"] else "failed",
                 known,
             )
         result = Result(
-            summary=f"{unit.kernel} on {_device_name(known)}: {clean(str(known['summary']), 300)}",
+            summary=f"{unit.kernel} on {device_name(known)}: {clean(str(known['summary']), 300)}",
             status="passed" if known["passed"] else "failed",
             ids={**program.ids, "variant_id": unit.variant_id},
         )
@@ -352,7 +256,7 @@ class Evaluator:
             "device": plain(known["device"]),
             "rule": known["rule"],
             "reused": bool(known.get("reused")),
-            "shapes": [_bench_row(s) for s in known["shapes"]],
+            "shapes": [bench_row(s) for s in known["shapes"]],
         }
         result.artifacts = [self._engine.store.put_artifact(unit.variant_id, "bench", json.dumps(known, indent=1))]
         result.next = f"profile(ir_id={program.ir_id!r}, contract={spec.name!r}) says what bounds it"
@@ -362,10 +266,10 @@ class Evaluator:
         self, program: Program, unit: Unit, spec: Any, shape: Mapping[str, int], control: Control, detail: Detail
     ) -> Result:
         wanted = _shape_list(spec, [dict(shape)] if shape else "tuning")[:1]
-        raw = self._run_gpu(program, unit, spec, "profile", wanted, control)
-        self._store(unit, spec, "profile", {"shapes": wanted}, _device_name(raw), "passed", raw)
+        raw = self.run_gpu(program, unit, spec, "profile", wanted, control)
+        self._store(unit, spec, "profile", {"shapes": wanted}, device_name(raw), "passed", raw)
         result = Result(
-            summary=f"{unit.kernel} profiled on {_device_name(raw)}: {clean(str(raw.get('summary', 'done')), 300)}",
+            summary=f"{unit.kernel} profiled on {device_name(raw)}: {clean(str(raw.get('summary', 'done')), 300)}",
             status="passed" if raw.get("passed", True) else "failed",
             ids={**program.ids, "variant_id": unit.variant_id},
             data={
@@ -376,7 +280,7 @@ class Evaluator:
         result.artifacts = [self._engine.store.put_artifact(unit.variant_id, "profile", json.dumps(raw, indent=1))]
         return result
 
-    # ---- the whole way -------------------------------------------------------------------------------------------------
+    # ---- the whole way ---------------------------------------------------------------------------------------------
 
     def compile_and_bench(
         self,
@@ -430,7 +334,7 @@ class Evaluator:
             done.next = NO_GPU_NEXT
         return fit(done, detail)
 
-    # ---- evidence ------------------------------------------------------------------------------------------------------
+    # ---- evidence --------------------------------------------------------------------------------------------------
 
     def _stored(self, unit: Unit, spec: Any, kind: str, what: Mapping[str, Any]) -> dict[str, Any] | None:
         key = digest("k", what, spec.digest)
@@ -455,10 +359,6 @@ class Evaluator:
         )
 
 
-def _job(program: Program, unit: Unit) -> dict[str, Any]:
-    return {"text": program.text, "bindings": unit.bindings, "target": unit.target, "kernel": unit.kernel}
-
-
 def _shape_list(spec: Any, shapes: Shapes) -> list[dict[str, int]]:
     """Concrete shapes. Raises BadArgument for an unknown set or a shape that does not fit the contract."""
     from corpus.check import named_shapes
@@ -467,10 +367,6 @@ def _shape_list(spec: Any, shapes: Shapes) -> list[dict[str, int]]:
         return [dict(s) for s in named_shapes(spec, shapes if isinstance(shapes, str) else [dict(s) for s in shapes])]
     except CakeError as exc:
         raise BadArgument(exc.diagnostic.message, f"see cake://contracts/{spec.name}", code="args/shape") from exc
-
-
-def _as_error(found: Diagnostic) -> EngineError:
-    return EngineError(found.rule, found.message, found.contract)
 
 
 def _counts(cases: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -485,37 +381,9 @@ def _resource_words(report: Mapping[str, Any]) -> str:
     spilled = used["spill_store_bytes"] + used["spill_load_bytes"]
     smem = used["static_smem"] + used["dynamic_smem"]
     return (
-        f" ({used['registers']} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}, {smem} bytes of shared memory, "
-        f"{report['blocks_per_sm']} blocks per SM by {report['limited_by']})"
+        f" ({used['registers']} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}, "
+        f"{smem} bytes of shared memory, {report['blocks_per_sm']} blocks per SM by {report['limited_by']})"
     )
-
-
-def _why(skipped: Sequence[Any]) -> str:
-    return clean("; ".join(sorted({str(s[1]) for s in skipped})), 300)
-
-
-def _device_name(raw: Mapping[str, Any]) -> str:
-    device = raw.get("device") or {}
-    return clean(str(device.get("name", "the GPU")), 80) if isinstance(device, Mapping) else clean(str(device), 80)
-
-
-def _bench_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One shape and mode: what a reader compares. The samples are in the artifact."""
-    candidate = row.get("candidate") or {}
-    base = next((b for b in row.get("baselines", ()) if b["name"] == row.get("baseline")), {})
-    out = {
-        "shape": row["shape"],
-        "mode": row["mode"],
-        "verdict": row["verdict"],
-        "message": row.get("message", ""),
-        "time_us": candidate.get("median_us"),
-        "mad_us": candidate.get("mad_us"),
-        "baseline": row.get("baseline"),
-        "baseline_us": base.get("median_us"),
-        "ratio": row.get("ratio"),
-        "comparison": row.get("comparison"),
-    }
-    return {k: v for k, v in out.items() if v not in (None, "")}
 
 
 def _set_or(shapes: Shapes | None, default: str) -> Shapes:

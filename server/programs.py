@@ -84,7 +84,8 @@ def apply_edits(text: str, edits: Sequence[TextEdit]) -> str:
         count = text.count(edit.old) if edit.old else 0
         if count != 1:
             raise BadArgument(
-                f"edit {number}: `old` occurs {count} times in the base text, expected exactly once{_closest(text, edit.old, count)}",
+                f"edit {number}: `old` occurs {count} times in the base text, expected exactly once"
+                + _closest(text, edit.old, count),
                 "copy `old` exactly from the base text, with enough neighbouring lines to be unique",
                 code="args/edit-not-unique" if count else "args/edit-not-found",
             )
@@ -214,8 +215,7 @@ class Programs:
         return kernels
 
     def _bind(self, program: Program, kernel: Kernel) -> Unit:
-        from cake_ir import variant_id
-        from cake_ir.bind import bind
+        from cake_ir import bind, variant_id
 
         own = {t.name for t in kernel.tunables}
         bindings = {k: v for k, v in program.ref.bindings.items() if k in own}

@@ -1,8 +1,8 @@
 """The workspace: one private directory with an SQLite evidence store and content-addressed files.
 
 Layout (all 0700/0600): `cake.db` (WAL), `objects/ab/<sha256>` (artifact bytes), `tmp/` (unfinished writes),
-`cubins/` (the compiler's cache). Programs, variants, verdicts, builds, measurements, failures and jobs are rows keyed by
-content ids, so the same evidence is stored once. A file becomes visible by an atomic rename, a row by a transaction:
+`cubins/` (the compiler's cache). Programs, variants, verdicts, builds, measurements, failures and jobs are rows keyed
+by content ids, so the same evidence is stored once. A file becomes visible by an atomic rename, a row by a transaction:
 a full disk or a crash loses the write in progress and nothing else.
 
 Raises `StoreError` with codes storage/full, storage/limit, storage/unavailable; never a bare sqlite3 or OS error.
@@ -34,22 +34,31 @@ MAX_OBJECT_BYTES = 32 * 2**20
 DEFAULT_LIMIT_BYTES = 4 * 2**30
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS sources (source_id TEXT PRIMARY KEY, sha TEXT NOT NULL, bytes INTEGER NOT NULL, created REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS programs (ir_id TEXT PRIMARY KEY, source_id TEXT NOT NULL, name TEXT NOT NULL, created REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS variants (variant_id TEXT PRIMARY KEY, ir_id TEXT NOT NULL, bindings TEXT NOT NULL,
-  target TEXT NOT NULL, kernel TEXT NOT NULL, created REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS verdicts (variant_id TEXT NOT NULL, source_id TEXT NOT NULL, status TEXT NOT NULL,
-  rules TEXT NOT NULL, created REAL NOT NULL, PRIMARY KEY (variant_id, source_id));
-CREATE TABLE IF NOT EXISTS builds (build_id TEXT PRIMARY KEY, variant_id TEXT NOT NULL, target TEXT NOT NULL, status TEXT NOT NULL,
-  record TEXT NOT NULL, created REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS measurements (measurement_id TEXT PRIMARY KEY, variant_id TEXT NOT NULL, contract TEXT NOT NULL,
-  shape TEXT NOT NULL, device TEXT NOT NULL, kind TEXT NOT NULL, verdict TEXT NOT NULL, record TEXT NOT NULL, created REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS failures (failure_id TEXT PRIMARY KEY, owner TEXT NOT NULL, symptom TEXT NOT NULL, count INTEGER NOT NULL,
-  record TEXT NOT NULL, first REAL NOT NULL, last REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS jobs (job_id TEXT PRIMARY KEY, kind TEXT NOT NULL, status TEXT NOT NULL, request TEXT NOT NULL,
-  result TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS artifacts (owner TEXT NOT NULL, kind TEXT NOT NULL, sha TEXT NOT NULL, bytes INTEGER NOT NULL,
-  lines INTEGER NOT NULL, created REAL NOT NULL, PRIMARY KEY (owner, kind));
+CREATE TABLE IF NOT EXISTS sources (
+  source_id TEXT PRIMARY KEY, sha TEXT NOT NULL, bytes INTEGER NOT NULL, created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS programs (
+  ir_id TEXT PRIMARY KEY, source_id TEXT NOT NULL, name TEXT NOT NULL, created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS variants (
+  variant_id TEXT PRIMARY KEY, ir_id TEXT NOT NULL, bindings TEXT NOT NULL, target TEXT NOT NULL, kernel TEXT NOT NULL,
+  created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS verdicts (
+  variant_id TEXT NOT NULL, source_id TEXT NOT NULL, status TEXT NOT NULL, rules TEXT NOT NULL, created REAL NOT NULL,
+  PRIMARY KEY (variant_id, source_id));
+CREATE TABLE IF NOT EXISTS builds (
+  build_id TEXT PRIMARY KEY, variant_id TEXT NOT NULL, target TEXT NOT NULL, status TEXT NOT NULL, record TEXT NOT NULL,
+  created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS measurements (
+  measurement_id TEXT PRIMARY KEY, variant_id TEXT NOT NULL, contract TEXT NOT NULL, shape TEXT NOT NULL,
+  device TEXT NOT NULL, kind TEXT NOT NULL, verdict TEXT NOT NULL, record TEXT NOT NULL, created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS failures (
+  failure_id TEXT PRIMARY KEY, owner TEXT NOT NULL, symptom TEXT NOT NULL, count INTEGER NOT NULL, record TEXT NOT NULL,
+  first REAL NOT NULL, last REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS jobs (
+  job_id TEXT PRIMARY KEY, kind TEXT NOT NULL, status TEXT NOT NULL, request TEXT NOT NULL, result TEXT NOT NULL,
+  created REAL NOT NULL, updated REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS artifacts (
+  owner TEXT NOT NULL, kind TEXT NOT NULL, sha TEXT NOT NULL, bytes INTEGER NOT NULL, lines INTEGER NOT NULL,
+  created REAL NOT NULL, PRIMARY KEY (owner, kind));
 CREATE INDEX IF NOT EXISTS measurements_variant ON measurements (variant_id, contract);
 PRAGMA user_version = 1;
 """
@@ -136,7 +145,7 @@ class Store:
         with self._lock:
             self._db.close()
 
-    # ---- rows ----------------------------------------------------------------------------------------------------
+    # ---- rows ------------------------------------------------------------------------------------------------------
 
     def _one(self, sql: str, *args: Any) -> Any:
         with self._lock, _coded("be read"):
@@ -150,7 +159,7 @@ class Store:
         with self._lock, _coded(action), self._db:
             self._db.execute(sql, args)
 
-    # ---- programs ------------------------------------------------------------------------------------------------
+    # ---- programs --------------------------------------------------------------------------------------------------
 
     def put_source(self, text: str) -> str:
         """Store a submitted text, parsable or not. Returns `src_` + hash of the exact text."""
@@ -222,7 +231,7 @@ class Store:
         row = self._one("SELECT * FROM verdicts WHERE variant_id = ? ORDER BY created DESC LIMIT 1", variant_id)
         return None if row is None else {**dict(row), "rules": json.loads(row["rules"])}
 
-    # ---- builds, measurements, failures, jobs ---------------------------------------------------------------------
+    # ---- builds, measurements, failures, jobs ----------------------------------------------------------------------
 
     def put_build(self, build_id: str, variant_id: str, target: str, status: str, record: dict[str, Any]) -> None:
         self._write(
@@ -272,7 +281,8 @@ class Store:
         self, variant_id: str, contract: str | None = None, kind: str | None = None
     ) -> list[dict[str, Any]]:
         rows = self._all(
-            "SELECT * FROM measurements WHERE variant_id = ? AND (? IS NULL OR contract = ?) AND (? IS NULL OR kind = ?) ORDER BY created",
+            "SELECT * FROM measurements WHERE variant_id = ? AND (? IS NULL OR contract = ?) "
+            "AND (? IS NULL OR kind = ?) ORDER BY created",
             variant_id,
             contract,
             contract,
@@ -286,7 +296,8 @@ class Store:
         now = time.time()
         self._write(
             "store the failure",
-            "INSERT INTO failures VALUES (?,?,?,1,?,?,?) ON CONFLICT(failure_id) DO UPDATE SET count = count + 1, last = excluded.last",
+            "INSERT INTO failures VALUES (?,?,?,1,?,?,?) "
+            "ON CONFLICT(failure_id) DO UPDATE SET count = count + 1, last = excluded.last",
             failure_id,
             owner,
             symptom,
@@ -344,7 +355,7 @@ class Store:
         )
         return {t: int(self._one(f"SELECT COUNT(*) AS n FROM {t}")["n"]) for t in tables}
 
-    # ---- artifacts -----------------------------------------------------------------------------------------------
+    # ---- artifacts -------------------------------------------------------------------------------------------------
 
     def put_artifact(self, owner: str, kind: str, content: str | bytes) -> Artifact:
         """Store what is too large to inline under `cake://artifact/{owner}/{kind}`; the latest content wins."""

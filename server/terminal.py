@@ -89,7 +89,7 @@ def _diff(out: Console, old: str, new: str) -> None:
             out.print(f"      [{colour}]{escape(clean(line, 200))}[/]")
 
 
-# ---- what commands show besides findings ---------------------------------------------------------------------------------
+# ---- what commands show besides findings --------------------------------------------------------------------------
 
 
 def print_rows(result: Result, key: str) -> None:

@@ -1,8 +1,9 @@
 """Worker processes under supervision: one job each, JSON in, progress lines and one result line out.
 
 Protocol: the job is one JSON object on stdin, then stdin is closed. Each stdout line is a JSON object: `{"progress": n,
-"total": m, "message": "..."}` any number of times, then `{"result": {...}}` or `{"error": {"code", "message"}}`. Anything
-else on stdout is kept as log text. A worker that hangs, dies or floods ends in a coded answer, never in a hung server:
+"total": m, "message": "..."}` any number of times, then `{"result": {...}}` or `{"error": {"code", "message"}}`.
+Anything else on stdout is kept as log
+text. A worker that hangs, dies or floods ends in a coded answer, never in a hung server:
 wall-clock limit, silence limit, output cap, and the whole process tree is killed.
 """
 
@@ -191,7 +192,7 @@ def _supervise(
                 "worker/timeout",
                 f"the worker was ended after {timeout_s:.0f} s",
                 log.decode(errors="replace"),
-                "a kernel that hangs though it was accepted is a missing rule: send it to report_failure (symptom hang)",
+                "an accepted kernel that hangs is a missing rule: send it to report_failure (symptom hang)",
             )
         try:
             line = lines.get(timeout=min(left, 0.1))

@@ -1,0 +1,120 @@
+"""What the commands share: reading programs and options, printing results, exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from server.programs import Ref
+    from server.results import Result
+
+MAX_FILE = 1 << 20
+
+
+def read_program(path: Path) -> str:
+    """The text of a .cake file. Raises BadArgument when it cannot be read."""
+    from server.errors import BadArgument
+
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise BadArgument(f"{path} has {path.stat().st_size} bytes; a program has at most 262144", code="args/file")
+        return path.read_bytes().decode("utf-8")
+    except OSError as exc:
+        raise BadArgument(f"{path} cannot be read: {exc.strerror}", code="args/file") from exc
+    except UnicodeDecodeError as exc:
+        raise BadArgument(f"{path} is not UTF-8 text (byte {exc.start})", code="args/file") from exc
+
+
+def parse_value(text: str) -> bool | int | float | str:
+    """A tunable's value as written: true/false, an integer, a number, else a name."""
+    if text in ("true", "True", "false", "False"):
+        return text in ("true", "True")
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def parse_pairs(texts: tuple[str, ...], what: str) -> dict[str, Any]:
+    """`A=1,B=2` and repeated options to a dict. Raises BadArgument."""
+    from server.errors import BadArgument
+
+    out: dict[str, Any] = {}
+    for part in (p for text in texts for p in text.split(",") if p):
+        name, eq, value = part.partition("=")
+        if not eq or not name or not value:
+            raise BadArgument(f"{what} wants NAME=VALUE, got {part!r}")
+        out[name.strip()] = parse_value(value.strip())
+    return out
+
+
+def parse_shape(texts: tuple[str, ...]) -> dict[str, int]:
+    from server.errors import BadArgument
+
+    out = parse_pairs(texts, "--shape")
+    bad = [k for k, v in out.items() if isinstance(v, bool) or not isinstance(v, int)]
+    if bad:
+        raise BadArgument(f"--shape: {bad[0]} must be an integer")
+    return out
+
+
+def ref_of(file: Path, settings: tuple[str, ...], target: str | None, kernel: str | None) -> Ref:
+    from server.programs import Ref
+
+    return Ref(text=read_program(file), bindings=parse_pairs(settings, "--set"), target=target, kernel=kernel)
+
+
+def program_options(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """FILE and how to bind it."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the structured result."),
+        click.option("--kernel", metavar="NAME", help="Kernel, if the file has several."),
+        click.option("--target", metavar="TARGET", help="One of the program's targets."),
+        click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Bind a tunable (repeatable)."),
+        click.argument("file", type=click.Path(path_type=Path)),
+    ):
+        fn = option(fn)
+    return fn
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the structured result.")
+
+
+def finish(
+    ctx: click.Context,
+    result: Result,
+    as_json: bool,
+    *,
+    text: str | None = None,
+    name: str = "",
+    show: Callable[[Result], None] | None = None,
+) -> None:
+    """Print and exit with the result's code."""
+    if as_json:
+        import json
+
+        click.echo(json.dumps(result.compact(), indent=2, ensure_ascii=False))
+    else:
+        from server.terminal import print_result
+
+        print_result(result, text, name, show)
+    ctx.exit(result.exit_code)
+
+
+def finish_rows(ctx: click.Context, result: Result, as_json: bool, key: str) -> None:
+    """Listings: `--json` prints the bare list, for scripts."""
+    import json
+
+    if as_json:
+        click.echo(json.dumps(result.data[key], indent=2, ensure_ascii=False))
+    else:
+        from server.terminal import print_rows
+
+        print_rows(result, key)
+    ctx.exit(result.exit_code)

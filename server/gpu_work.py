@@ -1,0 +1,157 @@
+"""GPU work: which device, what it is, one worker process per job under the device's lock.
+
+Launch plans are made in the CPU worker and cross to the GPU worker as plain JSON with the cubin; that worker compiles
+nothing and reads no program text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cake_ir.diagnostics import Diagnostic
+from server.errors import BadArgument, EngineError, Missing
+from server.failures import Symptom
+from server.programs import Program, Unit
+from server.results import Result, clean
+from server.worker import Control, WorkerDied, gpu_lock, run_worker
+
+if TYPE_CHECKING:
+    from server.engine import Engine
+
+COMPILE_TIMEOUT_S = 180.0
+GPU_TIMEOUT_S = 540.0
+NO_GPU_NEXT = "verify, estimate_cost, compile and check by interpretation work here; time it on a machine with the GPU"
+NO_GPU = "this machine has no GPU (or the server runs with --no-gpu)"
+
+
+class GpuWork:
+    """The part of the evaluator that starts GPU workers."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._devices: dict[int, dict[str, Any]] = {}
+
+    def _gpu(self) -> int:
+        """The GPU to use. Raises Missing gpu/none."""
+        found = self._engine.catalog.gpu_indices()
+        if not found:
+            raise Missing("gpu/none", NO_GPU, NO_GPU_NEXT)
+        return found[0]
+
+    def unavailable(self, program: Program, unit: Unit, what: str) -> Result:
+        """The answer to GPU work on a machine without one: what still works, never a guess."""
+        return Result(
+            summary=f"{what} is unavailable: {NO_GPU}",
+            status="unavailable",
+            code="gpu/none",
+            ids={**program.ids, "variant_id": unit.variant_id},
+            next=NO_GPU_NEXT,
+        )
+
+    def run_gpu(
+        self,
+        program: Program,
+        unit: Unit,
+        spec: Any,
+        kind: str,
+        shapes: list[dict[str, int]],
+        control: Control,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Prepare launches in the CPU worker, then run them in a fresh GPU worker under the device's lock.
+
+        A worker that hangs or dies on an accepted program is stored as a failure before the error goes up.
+        """
+        index = self._gpu()
+        contracts_dir = self._engine.config.contracts_dir
+        extra = str(contracts_dir.resolve()) if contracts_dir else None
+        with gpu_lock(index, control):
+            device = self._probe(index, control)
+            prepare = {
+                **job_of(program, unit),
+                "kind": "prepare",
+                "job": kind,
+                "contract": spec.name,
+                "shapes": shapes,
+                "contracts_dir": extra,
+                "sms": device["sms"],
+                "cache_dir": str(self._engine.cubin_dir()),
+                "timeout_s": COMPILE_TIMEOUT_S - 10,
+                "more": {
+                    "device": index,
+                    "contracts_dir": extra,
+                    "timeout_s": GPU_TIMEOUT_S - 20,
+                    "kernel": unit.kernel,
+                    "content_id": program.ir_id,
+                    "variant_id": unit.variant_id,
+                    "bindings": unit.bindings,
+                    **more,
+                },
+            }
+            control.progress(0, None, f"preparing {unit.kernel} for the GPU")
+            ready = run_worker("server.cpu_main", prepare, timeout_s=COMPILE_TIMEOUT_S, control=control)
+            if "diagnostic" in ready:
+                raise as_error(Diagnostic.model_validate(ready["diagnostic"]))
+            if not ready["job"]["launches"]:
+                raise BadArgument(
+                    f"the kernel refuses every one of these shapes: {why_refused(ready['skipped'])}",
+                    "give shapes that its `where` admits",
+                    code="args/shape",
+                )
+            try:
+                raw = run_worker("corpus.gpu_main", ready["job"], timeout_s=GPU_TIMEOUT_S, control=control)
+            except WorkerDied as exc:
+                symptom: Symptom = "hang" if exc.code == "worker/timeout" else "crash"
+                failure_id = self._engine.record_worker_failure(symptom, unit, exc.code, exc.log)
+                raise EngineError(
+                    exc.code, exc.message, f"recorded as {failure_id}, owner verifier; {exc.next}"
+                ) from exc
+        return {**raw, "device": raw.get("device") or device, "refused_shapes": ready["skipped"]}
+
+    def _probe(self, index: int, control: Control) -> dict[str, Any]:
+        """What the device is; asked once per process. Raises Missing gpu/unusable when the driver cannot use it."""
+        if index not in self._devices:
+            try:
+                self._devices[index] = run_worker(
+                    "corpus.gpu_main", {"kind": "probe", "device": index}, timeout_s=60, control=control
+                )
+            except WorkerDied as exc:
+                raise Missing("gpu/unusable", f"GPU {index} does not answer: {exc.message}", NO_GPU_NEXT) from exc
+        return self._devices[index]
+
+
+def job_of(program: Program, unit: Unit) -> dict[str, Any]:
+    return {"text": program.text, "bindings": unit.bindings, "target": unit.target, "kernel": unit.kernel}
+
+
+def as_error(found: Diagnostic) -> EngineError:
+    return EngineError(found.rule, found.message, found.contract)
+
+
+def why_refused(skipped: Sequence[Any]) -> str:
+    return clean("; ".join(sorted({str(s[1]) for s in skipped})), 300)
+
+
+def device_name(raw: Mapping[str, Any]) -> str:
+    device = raw.get("device") or {}
+    return clean(str(device.get("name", "the GPU")), 80) if isinstance(device, Mapping) else clean(str(device), 80)
+
+
+def bench_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One shape and mode: what a reader compares. The samples are in the artifact."""
+    candidate = row.get("candidate") or {}
+    base = next((b for b in row.get("baselines", ()) if b["name"] == row.get("baseline")), {})
+    out = {
+        "shape": row["shape"],
+        "mode": row["mode"],
+        "verdict": row["verdict"],
+        "message": row.get("message", ""),
+        "time_us": candidate.get("median_us"),
+        "mad_us": candidate.get("mad_us"),
+        "baseline": row.get("baseline"),
+        "baseline_us": base.get("median_us"),
+        "ratio": row.get("ratio"),
+        "comparison": row.get("comparison"),
+    }
+    return {k: v for k, v in out.items() if v not in (None, "")}
