@@ -16,10 +16,11 @@ def compiles(source: str, target: str, *options: str) -> tuple[bool, str]:
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"probe.cu", 0, [], [])
     result = nvrtc.nvrtcCompileProgram(program, len(flags), flags)[0]
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = b" " * size
+    # A mutable buffer: one-character bytes objects are shared by the interpreter, and NVRTC writes into what it is given.
+    log = bytearray(size)
     nvrtc.nvrtcGetProgramLog(program, log)
     nvrtc.nvrtcDestroyProgram(program)
-    return int(result) == 0, log.decode(errors="replace")[:2000]
+    return int(result) == 0, log.rstrip(b"\0").decode(errors="replace")[:2000]
 
 
 def assemble(bodies: list[str], target: str) -> tuple[bool, str]:
