@@ -16,7 +16,7 @@ def compiles(source: str, target: str, *options: str) -> tuple[bool, str]:
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"probe.cu", 0, [], [])
     result = nvrtc.nvrtcCompileProgram(program, len(flags), flags)[0]
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    # A mutable buffer: one-character bytes objects are shared by the interpreter, and NVRTC writes into what it is given.
+    # A mutable buffer: NVRTC writes into what it is given, and one-character bytes objects are shared.
     log = bytearray(size)
     nvrtc.nvrtcGetProgramLog(program, log)
     nvrtc.nvrtcDestroyProgram(program)
