@@ -31,12 +31,12 @@ Mode = Literal["warm", "cold"]
 Method = Literal["graph", "events"]
 
 FLUSH_FACTOR = 2.2
-"""The flush buffer in units of L2 size; more than 2, because the partitions of L2 may each hold a copy of a line."""
+"""Flush buffer in units of L2 size: more than 2, because both partitions of L2 may hold a copy of a line."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something to time. `launches` are equivalent, on distinct buffers. `floor_us` is a physical lower bound, if known.
+    """Something to time. `launches` are equivalent, on distinct buffers; `floor_us` is a physical bound if known.
 
     `before_round` is called with the round number before each of this candidate's samples, outside the timed part.
     """
