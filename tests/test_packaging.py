@@ -64,6 +64,23 @@ def test_every_module_imports_without_a_gpu_or_an_environment() -> None:
     assert done.stdout == "sm_80\n", done.stderr
 
 
+def test_readme_names_exactly_the_commands_there_are() -> None:
+    from server.cli import cli
+
+    text = (ROOT / "README.md").read_text()
+    named = set(re.findall(r"`cake ([a-z]+)", text))
+    assert named == set(cli.commands)
+    flags = set(re.findall(r"`(--[a-z-]+)", text)) | set(re.findall(r"\[(--[a-z-]+)", text))
+    known = {o for c in cli.commands.values() for p in c.params for o in p.opts}
+    assert flags <= known, flags - known
+
+
+def test_readme_and_docs_links_resolve() -> None:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
 # ---- dev.py --------------------------------------------------------------------------------------------------------
 
 
