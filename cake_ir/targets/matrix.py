@@ -176,6 +176,7 @@ def _mma_sm120() -> tuple[MmaSyncForm, ...]:
     )
     fp4 = (
         MmaSyncForm(16, 8, 64, "e2m1", "e2m1", "f32", 4, 2, 4, _MMA_SCALED, kind="mxf4", scale="e8m0", scale_vec=2),
+        MmaSyncForm(16, 8, 64, "e2m1", "e2m1", "f32", 4, 2, 4, _MMA_SCALED, kind="mxf4nvf4", scale="e8m0", scale_vec=2),
         MmaSyncForm(16, 8, 64, "e2m1", "e2m1", "f32", 4, 2, 4, _MMA_SCALED, kind="mxf4nvf4", scale="e4m3", scale_vec=4),
     )
     return plain + scaled + fp4
@@ -215,6 +216,7 @@ def _tcgen05(int8: bool, wide_fp4: bool) -> tuple[Tcgen05Form, ...]:
         Tcgen05Form("mxf8f6f4", F8F6F4, ("f32",), True, 32, _CG1_128, _CG2, True, _TC, ("e8m0",), 32, n_note),
         Tcgen05Form("mxf4", ("e2m1",), ("f32",), False, 64, _CG1_128, _CG2, False, _TC, ("e8m0",), 32, fp4_note),
         Tcgen05Form("mxf4nvf4", ("e2m1",), ("f32",), False, 64, _CG1_128, _CG2, False, _TC, ("e4m3",), 16, fp4_note),
+        Tcgen05Form("mxf4nvf4", ("e2m1",), ("f32",), False, 64, _CG1_128, _CG2, False, _TC, ("e8m0",), 32, fp4_note),
     ]
     if int8:
         cg1 = NRule(m=(64, 128), start=32, step=16, extra=(8, 16, 24))
