@@ -1,0 +1,25 @@
+"""Readings of a bound program: verifier rules, order and value readings, cost model.
+
+Names are loaded on first use, so that importing one reading does not import numpy or the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "interpret": "analyses.value",
+    "ValueFault": "analyses.value",
+}
+
+__all__ = ["ValueFault", "interpret"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'analyses' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,214 @@
+"""Memories of the value reading: shared and tensor memory of a CTA as bytes, global tensors as arrays.
+
+Shared memory is one byte array with a mask of undefined bytes and a mask of *unfenced* bytes: written through the
+generic proxy and not yet covered by the writer's fence_async. An asynchronous read of an unfenced byte may see the
+old or the new value, so it gives poison; an asynchronous write over one is a fault.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from analyses.value.faults import ValueFault
+from analyses.value.formats import Mask, np_dtype, poison, some, uint_of
+from cake_ir.bound import BoundKernel, Buffer, Tensor, View
+from cake_ir.diagnostics import Span
+
+TMEM_ROW = 2048  # bytes of one tensor-memory lane: 512 columns of 32 bits
+
+
+def root(buffer: Buffer) -> Buffer:
+    """The buffer that owns the bytes (follows `over=`)."""
+    while buffer.over is not None:
+        buffer = buffer.over
+    return buffer
+
+
+class MemoryMap:
+    """Base offsets and element index maps of all on-chip buffers of a kernel, shared by its CTAs.
+
+    offsets: byte offset per smem buffer, as derived; without it buffers follow each other in declaration order. tmem
+    offsets are bytes inside a lane. All index maps are in elements of the buffer's dtype and are cached.
+    """
+
+    def __init__(self, bound: BoundKernel, offsets: dict[Buffer, int] | None = None) -> None:
+        self.base: dict[Buffer, int] = {}
+        self.smem_bytes, tmem_bytes = 0, 0
+        for b in bound.buffers:
+            if b.over is not None:
+                continue
+            if b.space == "tmem":
+                self.base[b], tmem_bytes = tmem_bytes, tmem_bytes + b.stages * self.stage_stride(b)
+            else:
+                at = offsets[b] if offsets and b in offsets else -(-self.smem_bytes // 1024) * 1024
+                self.base[b] = at
+                self.smem_bytes = max(self.smem_bytes, at + b.stages * b.stage_bytes)
+        for b in bound.buffers:
+            if b.over is not None:
+                self.base[b] = self.base[root(b)]
+                self.smem_bytes = max(
+                    self.smem_bytes, self.base[b] + (b.stages * b.stage_bytes if b.space == "smem" else 0)
+                )
+        self.smem_bytes = -(-self.smem_bytes // 16) * 16
+        self.has_tmem = any(b.space == "tmem" for b in bound.buffers)
+        self._maps: dict[Buffer, np.ndarray] = {}
+        self._index: dict[tuple[Any, ...], np.ndarray] = {}
+
+    @staticmethod
+    def stage_stride(b: Buffer) -> int:
+        """Bytes from one stage to the next (tmem: inside a lane)."""
+        return b.cols * b.dtype.bits // 8 if b.space == "tmem" else b.stage_bytes
+
+    def _map(self, b: Buffer) -> np.ndarray:
+        """Byte offset inside a stage of every element [rows, cols]: the panel and swizzle rule, vectorised."""
+        if b not in self._maps:
+            row = np.arange(b.rows, dtype=np.int64)[:, None]
+            byte = (np.arange(b.cols, dtype=np.int64) * b.dtype.bits // 8)[None, :]
+            if b.space == "tmem":
+                out = row * TMEM_ROW + byte
+            elif not b.swizzle:
+                out = row * b.pitch + byte
+            else:
+                panel, inner = byte // b.swizzle, byte % b.swizzle
+                linear = panel * (b.rows * b.swizzle) + row * b.swizzle + inner
+                out = linear ^ (((linear >> 7) & (b.swizzle // 16 - 1)) << 4)
+            self._maps[b] = out
+        return self._maps[b]
+
+    def index(self, v: View, slot: int, row0: int, col0: int) -> np.ndarray:
+        """Element indices of a view as the author sees it (2-D, transposed applied)."""
+        key = (v.buffer, slot, row0, col0, v.rows, v.cols, v.transposed)
+        idx = self._index.get(key)
+        if idx is None:
+            b = v.buffer
+            part = self._map(b)[row0 : row0 + v.rows, col0 : col0 + v.cols]
+            idx = (part + (self.base[b] + slot * self.stage_stride(b))) // b.dtype.bytes
+            idx = np.ascontiguousarray(idx.T if v.transposed else idx)
+            self._index[key] = idx
+        return idx
+
+
+class Bytes:
+    """A byte memory with undefined and unfenced masks. Fresh memory is poison."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.data = np.full(nbytes, 255, np.uint8)
+        self.undef = np.full(nbytes, 255, np.uint8)
+        self.unfenced = np.zeros(nbytes, np.uint8)
+        self.open = 0  # pending unfenced write records; 0 lets readers skip the mask
+        self._typed: dict[Any, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+
+    def typed(self, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(data, undefined, unfenced) seen in elements of a dtype."""
+        got = self._typed.get(dtype)
+        if got is None:
+            nd = np_dtype(dtype)
+            store = np.dtype(np.uint8) if dtype.name == "bool" else nd
+            u = uint_of(nd.itemsize)
+            got = (self.data.view(store), self.undef.view(u), self.unfenced.view(u))
+            self._typed[dtype] = got
+        return got
+
+    def read(self, dtype: Any, idx: np.ndarray) -> tuple[np.ndarray, Mask]:
+        """Generic or tensor read of elements."""
+        data, undef, _ = self.typed(dtype)
+        return data[idx], some(undef[idx] != 0)
+
+    def read_async(self, dtype: Any, idx: np.ndarray) -> tuple[np.ndarray, Mask, bool]:
+        """Read by the async proxy; the flag tells that unfenced bytes were met (they read as poison)."""
+        data, undef, unfenced = self.typed(dtype)
+        mask = undef[idx] != 0
+        met = False
+        if self.open:
+            raw = unfenced[idx] != 0
+            met = bool(raw.any())
+            if met:
+                mask = mask | raw
+        return data[idx], some(mask), met
+
+    def write(
+        self, dtype: Any, idx: np.ndarray, data: np.ndarray, undef: Mask, where: np.ndarray | None = None
+    ) -> None:
+        """Write elements; `where` selects them."""
+        mem, und, _ = self.typed(dtype)
+        if where is not None:
+            idx, data = idx[where], data[where]
+            undef = None if undef is None else undef[where]
+        mem[idx] = data
+        und[idx] = (
+            0
+            if undef is None
+            else np.where(undef, und.dtype.type(-1 & (2 ** (8 * und.itemsize) - 1)), und.dtype.type(0))
+        )
+
+    def mark_unfenced(self, dtype: Any, idx: np.ndarray) -> None:
+        """Generic writes that the async proxy may not see yet."""
+        _, _, unfenced = self.typed(dtype)
+        unfenced[idx] = unfenced.dtype.type(2 ** (8 * unfenced.itemsize) - 1)
+        self.open += 1
+
+    def clear_unfenced(self, dtype: Any, idx: np.ndarray) -> None:
+        """The writer's fence."""
+        _, _, unfenced = self.typed(dtype)
+        unfenced[idx] = 0
+        self.open -= 1
+
+    def any_unfenced(self, dtype: Any, idx: np.ndarray) -> bool:
+        """Whether a range holds generic writes not yet fenced."""
+        return bool(self.open) and bool(self.typed(dtype)[2][idx].any())
+
+
+class GlobalTensor:
+    """A kernel tensor: logical array, undefined mask, and write counts for Out.
+
+    undefined: the contents are poison at the start (Out always; workspaces of a program on request).
+    """
+
+    def __init__(
+        self, tensor: Tensor, shape: tuple[int, ...], data: np.ndarray | None, undefined: bool = False
+    ) -> None:
+        self.tensor, self.shape = tensor, shape
+        self.nd = np_dtype(tensor.dtype)
+        if tensor.direction in ("In", "Const") and not undefined:
+            assert data is not None
+            self.data = data.view()
+            self.data.flags.writeable = False
+            self.undef: Mask = None
+        elif data is not None and not undefined and tensor.direction == "InOut":
+            self.data = data.copy()
+            self.undef = None
+        else:
+            self.data = poison(tensor.dtype, shape).copy()
+            self.undef = np.ones(shape, bool)
+        self.count = np.zeros(shape, np.uint8) if tensor.direction == "Out" else None
+
+    def write(self, index: tuple[Any, ...], data: np.ndarray, span: Span, agent: str) -> None:
+        """Defined data at an index tuple (slices or arrays); Out elements at most once."""
+        if self.tensor.direction in ("In", "Const"):
+            raise ValueFault(
+                "bounds", f"{self.tensor.name} is {self.tensor.direction} and may not be written", span, agent
+            )
+        if self.count is not None:
+            got = self.count[index]
+            if got.any():
+                where = np.argwhere(got)[0]
+                raise ValueFault(
+                    "out-twice",
+                    f"element {tuple(int(i) for i in where)} of this part of Out tensor {self.tensor.name}"
+                    " was already written",
+                    span,
+                    agent,
+                )
+            self.count[index] = 1
+        self.data[index] = data
+        if self.undef is not None:
+            self.undef[index] = False
+
+    def unwritten(self) -> tuple[int, tuple[int, ...]] | None:
+        """(number, first index) of Out elements nobody wrote."""
+        if self.count is None:
+            return None
+        left = np.argwhere(self.count == 0)
+        return (len(left), tuple(int(i) for i in left[0])) if len(left) else None

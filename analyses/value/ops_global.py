@@ -1,0 +1,180 @@
+"""Value semantics of the generic-proxy memory ops: load, store, ldmatrix, stmatrix, scalars, atomics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from analyses.value.access import fill_value, read_part, region_at, view_at, where_is, write_part
+from analyses.value.exprs import POISON, native, scalar, splat
+from analyses.value.formats import Mask, cast
+from analyses.value.machine import Agent
+from analyses.value.ops_copy import generic_written, update_part
+from cake_ir.bound import Op, Region, View
+
+Compiled = tuple[bool, Callable[[Agent], Any]]
+
+
+def _load(c: Any, op: Op) -> Compiled:
+    frag = op.results[0]
+    slot, shape = c.slots[frag], (frag.type.rows, frag.type.cols)
+    src = op.operands.get("src", op.operands.get("view"))
+    if isinstance(src, View):
+        at, dtype = view_at(c, src), src.buffer.dtype
+
+        def from_view(ag: Agent) -> None:
+            _, memory, idx = at(ag)
+            data, undef = memory.read(dtype, idx)
+            if undef is not None:
+                ag.hint(f"{op.name} reads bytes of {where_is(src)} that are not there yet")
+                undef = undef.reshape(shape)
+            ag.write_frag(slot, frag, data.reshape(shape), undef)
+
+        return False, from_view
+    region, dtype = region_at(c, src), src.tensor.dtype
+    fill = fill_value(c, op.operands.get("fill"), dtype)
+
+    def from_global(ag: Agent) -> None:
+        data, undef = read_part(region(ag), fill(ag), ag)
+        ag.write_frag(slot, frag, data.reshape(shape), None if undef is None else undef.reshape(shape))
+
+    return False, from_global
+
+
+def _load_scalar(c: Any, op: Op) -> Compiled:
+    src, slot = op.operands["src"], op.results[0].slot
+    if isinstance(src, View):
+        at, dtype = view_at(c, src), src.buffer.dtype
+
+        def from_view(ag: Agent) -> None:
+            _, memory, idx = at(ag)
+            data, undef = memory.read(dtype, idx)
+            if undef is not None:
+                ag.hint(f"load reads a cell of {where_is(src)} that is not there yet")
+            ag.env[slot] = POISON if undef is not None else native(data.reshape(-1)[0], dtype.name)
+
+        return False, from_view
+    region, dtype = region_at(c, src), src.tensor.dtype
+
+    def from_global(ag: Agent) -> None:
+        part = region(ag)
+        t = part.tensor
+        if t.undef is not None and t.undef[part.index]:
+            ag.hint(f"load reads an element of {t.tensor.name} that nobody has written")
+            ag.env[slot] = POISON
+        else:
+            ag.env[slot] = native(t.data[part.index], dtype.name)
+
+    return False, from_global
+
+
+def _mask(c: Any, op: Op) -> Callable[[Agent], np.ndarray | None]:
+    when = op.operands.get("when")
+    if when is None:
+        return lambda ag: None
+    f = c.vx(when)
+
+    def mask(ag: Agent) -> np.ndarray:
+        data, undef = f(ag)
+        if undef is not None and undef.any():
+            raise ag.fault_poison(f"the mask of {op.name} is undefined")
+        return data
+
+    return mask
+
+
+def _store(c: Any, op: Op) -> Compiled:
+    dst = op.operands.get("dst", op.operands.get("view"))
+    value, mask, unit = c.vx(op.operands["x"]), _mask(c, op), op.unit
+    if isinstance(dst, View):
+        at, dtype = view_at(c, dst), dst.buffer.dtype
+
+        def to_view(ag: Agent) -> None:
+            _, memory, idx = at(ag)
+            data, undef = value(ag)
+            when = mask(ag)
+            data = data.reshape(idx.shape)
+            undef = None if undef is None else undef.reshape(idx.shape)
+            if when is not None:
+                when = when.reshape(idx.shape)
+                idx, data = idx[when], data[when]
+                undef = None if undef is None else undef[when]
+            memory.write(dtype, idx, data, undef)
+            generic_written(ag, memory, dtype, idx, unit)
+
+        return False, to_view
+    region = region_at(c, dst)
+
+    def to_global(ag: Agent) -> None:
+        data, undef = value(ag)
+        when = mask(ag)
+        part = region(ag, when.reshape(-1)) if when is not None and _gathers(dst) else region(ag)
+        write_part(part, data, undef, when, ag, op.span, ag.name, "store")
+
+    return False, to_global
+
+
+def _gathers(region: Region) -> bool:
+    return any(d.kind == "gather" for d in region.dims)
+
+
+def _store_scalar(c: Any, op: Op) -> Compiled:
+    dst, value = op.operands["dst"], scalar(op.operands["x"])
+    dtype = dst.buffer.dtype if isinstance(dst, View) else dst.tensor.dtype
+    if isinstance(dst, View):
+        at, unit = view_at(c, dst), op.unit
+
+        def to_view(ag: Agent) -> None:
+            _, memory, idx = at(ag)
+            data, undef = splat(value(ag.env), dtype)
+            memory.write(dtype, idx, data.reshape(idx.shape), None if undef is None else undef.reshape(idx.shape))
+            generic_written(ag, memory, dtype, idx, unit)
+
+        return False, to_view
+    region = region_at(c, dst)
+
+    def to_global(ag: Agent) -> None:
+        data, undef = splat(value(ag.env), dtype)
+        if undef is not None:
+            raise ag.fault_poison(f"store writes an undefined scalar to {dst.tensor.name}")
+        part = region(ag)
+        part.tensor.write(part.index, data.reshape(()), op.span, ag.name)
+
+    return False, to_global
+
+
+def _atomic(c: Any, op: Op) -> Compiled:
+    """red.global: elementwise, in place, at once."""
+    target: Region = op.operands["region"]
+    region, how, mask = region_at(c, target), op.name.removeprefix("atomic_"), _mask(c, op)
+    x = op.operands["x"]
+    tile = hasattr(x, "type")
+    value = c.vx(x) if tile else scalar(x)
+    dtype = target.tensor.dtype
+
+    def update(ag: Agent) -> None:
+        data, undef = value(ag) if tile else splat(value(ag.env), dtype)
+        when = mask(ag)
+        gather = _gathers(target)
+        part = region(ag, when.reshape(-1)) if when is not None and gather else region(ag)
+        undef2: Mask = undef
+        if not part.kept:
+            data, undef2 = data.reshape(()), None if undef is None else undef.reshape(())
+        update_part(part, cast(data, dtype), undef2, how, ag, op, None if gather else when)
+
+    return False, update
+
+
+HANDLERS = {
+    "load": _load,
+    "load_scalar": _load_scalar,
+    "store": _store,
+    "store_scalar": _store_scalar,
+    "ldmatrix": _load,
+    "stmatrix": _store,
+    "atomic_add": _atomic,
+    "atomic_min": _atomic,
+    "atomic_max": _atomic,
+}
