@@ -266,23 +266,27 @@ def judge_selftest(
     noop = (contract.outputs_poisoned(case, 0), contract.outputs_poisoned(case, 1))
     pure = [t for t in contract.outputs if t.direction == "out"]
     if pure and cmp.unwritten(noop) is None:
-        _broken(contract, "a launch that writes nothing passes as written")
+        broken(contract, "a launch that writes nothing passes as written")
     start = {t.name: inputs[t.name] for t in contract.outputs if t.direction == "inout"}
     if cmp.judge(m, contract, case, inputs, {**start, **noop[1]}).ok:
-        _broken(contract, "a launch that writes nothing passes")
+        broken(contract, "a launch that writes nothing passes")
     right, expected = perfect(contract, case, inputs)
     verdict = cmp.judge(m, contract, case, inputs, right, expected)
     if not verdict.ok:
-        _broken(contract, f"the exact result, rounded once, fails: {verdict.message}")
+        broken(contract, f"the exact result, rounded once, fails: {verdict.message}")
     for t in contract.outputs:
         wrong = {k: v.copy() for k, v in right.items()}
-        tile = wrong[t.name][tuple(slice(max(0, n - 16), n) for n in wrong[t.name].shape)]
-        # integer labels move by one (still in range, still wrong), floats to a value far from the right one
-        span = max(2, int(np.max(right[t.name])) + 1) if tile.dtype.kind in "iu" else 0
-        tile[...] = (tile + 1) % span if span else np.where(tile == 0, 1, 0).astype(tile.dtype)
+        spoil(wrong[t.name])
         if cmp.judge(m, contract, case, inputs, wrong, expected).ok:
-            _broken(contract, f"a result with one wrong tile of {t.name} passes")
+            broken(contract, f"a result with one wrong tile of {t.name} passes")
     return f"{contract.name}: the judge accepts the rounded exact result and rejects a no-op and one wrong tile"
+
+
+def spoil(output: np.ndarray) -> None:
+    """Overwrite the last tile (16 per dimension): labels move by one, in range but wrong; floats become 0, zeros 1."""
+    tile = output[tuple(slice(max(0, n - 16), n) for n in output.shape)]
+    span = max(2, int(np.max(output)) + 1) if tile.dtype.kind in "iu" else 0
+    tile[...] = (tile + 1) % span if span else np.where(tile == 0, 1, 0).astype(tile.dtype)
 
 
 def perfect(
@@ -298,7 +302,8 @@ def perfect(
     }, expected
 
 
-def _broken(contract: Contract, what: str) -> None:
+def broken(contract: Contract, what: str) -> None:
+    """Raise CakeError `contract/judge-broken`."""
     raise CakeError(
         error(
             "contract/judge-broken", "numeric", f"the judge of contract {contract.name} is broken: {what}",

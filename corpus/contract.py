@@ -291,7 +291,8 @@ class Contract:
     def page(self) -> str:
         """The contract as Markdown: what a kernel author needs to write one that fits."""
         lines = [f"# {self.name}", "", self.summary, "", f"Digest `{self.digest}`, {self.origin}.", ""]
-        lines += ["## Signature", "", "| tensor | direction | elements | extents | meaning |", "| --- | --- | --- | --- | --- |"]
+        lines += ["## Signature", "", "| tensor | direction | elements | extents | meaning |"]
+        lines += ["| --- | --- | --- | --- | --- |"]
         for t in self.tensors:
             kinds = " or ".join(self.dtypes.get(t.dtype, (t.dtype,)))
             extents = ", ".join(map(str, t.extents))

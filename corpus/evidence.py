@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,6 +54,7 @@ class ResultRow(BaseModel):
     compiler: str = ""
     cubin_sha256: str = ""
     mode: str
+    method: str = ""
     time_us: float
     samples_us: tuple[float, ...] = ()
     batch: int = 0
@@ -62,11 +62,12 @@ class ResultRow(BaseModel):
     baseline_us: float | None = None
     baseline_samples_us: tuple[float, ...] = ()
     baseline_versions: dict[str, str] = Field(default_factory=dict)
-    others: dict[str, float] = Field(default_factory=dict)
+    baseline_verdict: str = ""
     ratio: float | None = None
     ratio_interval: tuple[float, float] | None = None
     floor_us: float = 0.0
     verdict: str
+    rule: str = ""
     checks: str = ""
     conditions: dict[str, Any] = Field(default_factory=dict)
     evidence: Evidence
@@ -77,34 +78,38 @@ def rows_from_bench(
     bench: Mapping[str, Any], *, content_id: str, variant_id: str, bindings: Mapping[str, Any], target: str,
     compiler: str, cubin_sha256: str, command: str, date: str, commit: str,
 ) -> list[ResultRow]:  # fmt: skip
-    """Rows of the measured shapes of a `corpus.jobs.Bench` (as JSON). Rejected and failed shapes give none."""
+    """Rows of the measured shapes of a `corpus.jobs.Bench` (as JSON), one per baseline; others give none.
+
+    kernel names: give `bench["kernel"]` the corpus name. `command` and `date` say how to repeat it and when it was run.
+    """
     device = bench.get("device", {})
     rows = []
     for s in bench["shapes"]:
         if s["verdict"] != "measured":
             continue
-        by_name = {b["name"]: b for b in s["baselines"]}
-        best = by_name.get(s.get("baseline") or "")
-        bounds = (s.get("ratio_low"), s.get("ratio_high"))
-        rows.append(
-            ResultRow(
-                contract=bench["contract"], contract_digest=bench["contract_digest"], kernel=bench["kernel"],
-                content_id=content_id, variant_id=variant_id, bindings=dict(bindings), target=target, shape=s["shape"],
-                dtypes=s.get("dtypes", {}), device=str(device.get("name", "unknown")),
-                driver=str(device.get("driver", "")), compiler=compiler, cubin_sha256=cubin_sha256, mode=s["mode"],
-                time_us=statistics.median(s["candidate"]["samples_us"]), samples_us=tuple(s["candidate"]["samples_us"]),
-                batch=s["candidate"]["batch"], baseline=s.get("baseline"),
-                baseline_us=statistics.median(best["samples_us"]) if best else None,
-                baseline_samples_us=tuple(best["samples_us"]) if best else (),
-                baseline_versions=best.get("versions", {}) if best else {},
-                others={n: b["median_us"] for n, b in by_name.items() if n != s.get("baseline")},
-                ratio=s.get("ratio"), ratio_interval=bounds if None not in bounds else None,  # type: ignore[arg-type]
-                floor_us=s.get("floor_us", 0.0), verdict=s["comparison"],
-                checks="; ".join(f"{c['distribution']} {c['verdict']}" for c in s.get("checks", [])),
-                conditions=s.get("conditions", {}),
-                evidence=Evidence(command=command, date=date, commit=commit),
-            )
-        )  # fmt: skip
+        candidate = s["candidate"]
+        common: dict[str, Any] = {
+            "contract": bench["contract"], "contract_digest": bench["contract_digest"], "kernel": bench["kernel"],
+            "content_id": content_id, "variant_id": variant_id, "bindings": dict(bindings), "target": target,
+            "shape": s["shape"], "dtypes": s.get("dtypes", {}), "device": str(device.get("name", "unknown")),
+            "driver": str(device.get("driver", "")), "compiler": compiler, "cubin_sha256": cubin_sha256,
+            "mode": s["mode"], "method": s.get("method", ""), "time_us": candidate["median_us"],
+            "samples_us": tuple(candidate["samples_us"]), "batch": candidate["batch"],
+            "floor_us": s.get("floor_us", 0.0), "rule": bench.get("rule", ""), "conditions": s.get("conditions", {}),
+            "checks": "; ".join(f"{c['message'].split(':')[0]}: {c['verdict']}" for c in s.get("checks", [])),
+            "evidence": Evidence(command=command, date=date, commit=commit),
+        }  # fmt: skip
+        for b in s["baselines"]:
+            bounds = (b["ratio_low"], b["ratio_high"])
+            rows.append(
+                ResultRow(
+                    **common, baseline=b["name"], baseline_us=b["median_us"],
+                    baseline_samples_us=tuple(b["samples_us"]), baseline_versions=b.get("versions", {}), baseline_verdict=b.get("verdict", ""), ratio=b["ratio"],
+                    ratio_interval=bounds, verdict=b["comparison"],
+                )
+            )  # fmt: skip
+        if not s["baselines"]:
+            rows.append(ResultRow(**common, verdict="no baseline"))
     return rows
 
 

@@ -77,8 +77,9 @@ class Job(_Model):
     repeats: int = Field(default=3, ge=2, le=20)
     baselines: tuple[str, ...] | None = None
     modes: tuple[Mode, ...] = ("warm",)
-    samples: int = Field(default=25, ge=5, le=1000)
-    sample_us: float = Field(default=2000.0, gt=0, description="aimed length of one timed batch")
+    samples: int = Field(default=21, ge=5, le=1000, description="rounds, each timing every contender once")
+    sample_ms: float = Field(default=5.0, gt=0, le=1000, description="aimed length of one timed batch")
+    gap_s: float = Field(default=0.0, ge=0, le=10, description="idle between rounds, so that clocks recover")
     device: int = Field(default=0, ge=0)
     timeout_s: float = Field(default=540.0, gt=0)
     stop_after: int = 3
@@ -117,7 +118,12 @@ class Job(_Model):
 
 
 class Timing(_Model):
-    """Samples of one contender in microseconds per launch, each the mean of a batch of `batch` launches."""
+    """Samples of one contender in microseconds per launch, each the mean of a batch of `batch` launches.
+
+    For a baseline, `ratio` is its time over the candidate's (above 1: the candidate is faster) with its interval, and
+    `comparison` the verdict by the bench's rule. `computes` is False for a yardstick that does not compute the
+    contract; `verdict` says whether its own results passed the contract.
+    """
 
     name: str
     median_us: float
@@ -125,37 +131,46 @@ class Timing(_Model):
     samples_us: tuple[float, ...]
     batch: int
     versions: dict[str, str] = Field(default_factory=dict)
-    verdict: str = "passed"
     computes: bool = True
+    verdict: str = "passed"
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    comparison: Literal["faster", "slower", "inconclusive"] | None = None
 
 
 class BenchShape(_Model):
-    """Timing of one shape in one mode. `ratio` is best baseline over candidate (above 1: the candidate is faster)."""
+    """Timing of one shape in one mode. `baseline` is the fastest one that computes the contract, with its `ratio`.
+
+    verdict: measured; rejected (below the physical floor, throttled, or device shared: `message` says which); failed
+    (the candidate's results are wrong, before, after, or on changed inputs); error (the driver or a library failed).
+    `unavailable` gives the reason per baseline that did not run.
+    """
 
     shape: dict[str, int]
     dtypes: dict[str, str] = Field(default_factory=dict)
     mode: Mode
-    verdict: Literal["measured", "rejected", "failed", "skipped"]
+    method: str = ""
+    verdict: Literal["measured", "rejected", "failed", "error"]
     message: str = ""
     candidate: Timing | None = None
     baselines: tuple[Timing, ...] = ()
     unavailable: dict[str, str] = Field(default_factory=dict)
     baseline: str | None = None
     ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    comparison: Literal["faster", "slower", "inconclusive", "no baseline"] = "no baseline"
     floor_us: float = 0.0
     flops: float = 0.0
     bytes: float = 0.0
+    flops_per_s: float = 0.0
+    bytes_per_s: float = 0.0
     checks: tuple[CaseResult, ...] = ()
     conditions: dict[str, Any] = Field(default_factory=dict)
 
 
 class Bench(_Model):
-    """The result of a bench job. `rule` states how `comparison` was decided."""
+    """The result of a bench (or profile) job. `rule` states how a comparison was decided."""
 
-    kind: Literal["bench"] = "bench"
+    kind: Literal["bench", "profile"] = "bench"
     contract: str
     contract_digest: str
     kernel: str

@@ -14,7 +14,7 @@ from corpus.contract import Expected, gamma
 M = Math()
 
 
-def verdict(exp: object, got: object, dtype: str = "f32", **kw: object):  # noqa: ANN201
+def verdict(exp: object, got: object, dtype: str = "f32", **kw: object):
     g = np.asarray(got, dtype=np.float64).astype(numpy_dtype(dtype))
     return compare(M, "d", Expected(np.asarray(exp, np.float64), **kw), g, dtype, 2.0**-7)
 

@@ -1,0 +1,333 @@
+"""Timing a compiled kernel beside its baselines on a device.
+
+Order for each shape: check the candidate with the inputs that will be timed; time all contenders interleaved (see
+`lowering.runtime.bench`); judge the outputs that the timed launches left behind, on every buffer set; then change the
+input bytes and judge the same prepared launch once more. A time below the physical floor is a rejection, not a record,
+and a large speed-up is validated again with other seeds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cake_ir.diagnostics import CakeError
+from corpus import compare as cmp
+from corpus.baselines import Baseline, Runner, registry
+from corpus.check import CaseResult, from_verdict, shape_text
+from corpus.contract import Case, Contract
+from corpus.distributions import fresh_secret
+from corpus.gpu_buffers import Buffers, Env, Run
+from corpus.gpu_check import FATAL, Progress, Trial, allocate, launcher
+from corpus.jobs import Bench, BenchShape, Job, Launch, Mode, Timing
+
+SUSPICIOUS = 3.0
+"""A speed-up over a baseline beyond which the candidate is validated again with fresh seeds."""
+
+ROTATION = 4
+MEMORY_SHARE = 0.4
+"""Buffer sets per contender, as far as they fit this share of free device memory."""
+
+_FLOP_PER_CLOCK = {  # dense FLOP per clock and SM by compute capability major (vendor data sheets)
+    8: {"bf16": 2048, "f16": 2048, "f32": 256},
+    9: {"bf16": 4096, "f16": 4096, "e4m3": 8192, "f32": 256},
+    10: {"bf16": 8192, "f16": 8192, "e4m3": 16384, "f32": 256},
+    12: {"bf16": 2048, "f16": 2048, "e4m3": 4096, "f32": 256},
+}
+
+
+def peaks(env: Env, job: Job, contract: Contract) -> tuple[float, float]:
+    """(FLOP/s, bytes/s) that nothing on this device exceeds: maximum clocks times data-sheet rates; 0 when unknown."""
+    info = env.device.info()
+    rates = _FLOP_PER_CLOCK.get(info.compute_capability[0], {})
+    flops = job.peak_flops or rates.get(contract.flop_unit, 0) * info.sms * info.sm_clock_mhz * 1e6
+    width = env.device.attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8
+    return flops, job.peak_bytes or width * info.memory_clock_mhz * 1e6 * 2
+
+
+def floor_us(env: Env, job: Job, contract: Contract, launch: Launch, mode: Mode, footprint: float) -> float:
+    """The least time any kernel could take. Bytes that may sit in the L2 cache before or after a launch do not count:
+    in warm mode the whole L2, in cold mode (inputs evicted) what of the outputs fits it. footprint: bytes rotated over.
+    """
+    flop_rate, byte_rate = peaks(env, job, contract)
+    total = contract.bytes(launch.shape, launch.dtypes)
+    l2 = env.device.info().l2_bytes
+    written = sum(t_bytes(contract, launch, t.name) for t in contract.outputs)
+    traffic = total - min(written, l2) if mode == "cold" else (max(0.0, total - l2) if footprint > l2 else 0.0)
+    by_flops = contract.flops(launch.shape) / flop_rate if flop_rate else 0.0
+    by_bytes = traffic / byte_rate if byte_rate else 0.0
+    return max(by_flops, by_bytes) * 1e6
+
+
+def t_bytes(contract: Contract, launch: Launch, name: str) -> int:
+    """Bytes of one tensor."""
+    from math import prod
+
+    from corpus.arrays import element
+
+    spec = contract.tensor(name)
+    return prod(contract.extents(spec, launch.shape)) * element(contract.dtype(spec, launch.dtypes)).bytes
+
+
+def run_bench(env: Env, job: Job, contract: Contract, secret: int, progress: Progress) -> Bench:
+    """Time every launch in every mode. A device fault ends the job; what was measured before is kept."""
+    from lowering.runtime.stats import RULE
+
+    start = time.monotonic()
+    shapes: list[BenchShape] = []
+    total = len(job.launches) * len(job.modes)
+    dead = ""
+    for i, launch in enumerate(job.launches):
+        for j, mode in enumerate(job.modes):
+            progress(i * len(job.modes) + j, total, f"timing {shape_text(launch.shape)} {mode}")
+            if dead:
+                shapes.append(_failed(launch, mode, "error", dead))
+                continue
+            try:
+                shapes.append(_Timing(env, job, contract, launch, mode, secret).measure())
+            except CakeError as exc:
+                shapes.append(_failed(launch, mode, "error", exc.diagnostic.render()))
+                if exc.diagnostic.rule in FATAL:
+                    dead = "the device context did not survive an earlier fault"
+    measured = [s for s in shapes if s.verdict == "measured"]
+    passed = bool(shapes) and len(measured) == len(shapes)
+    return Bench(
+        kind="profile" if job.kind == "profile" else "bench", contract=contract.name, contract_digest=contract.digest,
+        kernel=job.kernel, passed=passed, summary=_summary(shapes), seed=job.seed, secret=f"{secret:032x}",
+        device=env.device.info().to_json(), shapes=tuple(shapes), rule=RULE,
+        seconds=round(time.monotonic() - start, 3),
+    )  # fmt: skip
+
+
+def _summary(shapes: Sequence[BenchShape]) -> str:
+    lines = []
+    for s in shapes:
+        head = f"{shape_text(s.shape)} {s.mode}: "
+        if s.verdict != "measured" or s.candidate is None:
+            lines.append(f"{head}{s.verdict}: {s.message}")
+        elif s.ratio is None:
+            lines.append(f"{head}{s.candidate.median_us:.4g} us, no baseline ran")
+        else:
+            lines.append(f"{head}{s.candidate.median_us:.4g} us, {s.ratio:.3f} x {s.baseline}")
+    return "; ".join(lines) or "nothing to time"
+
+
+def _failed(launch: Launch, mode: Mode, verdict: Any, message: str, checks: Sequence[CaseResult] = ()) -> BenchShape:
+    return BenchShape(
+        shape=launch.shape, dtypes=launch.dtypes, mode=mode, verdict=verdict, message=message, checks=tuple(checks)
+    )
+
+
+class _Contender:
+    """A baseline with one runner per buffer set and outputs of its own."""
+
+    def __init__(self, baseline: Baseline, runners: list[Runner]) -> None:
+        self.baseline = baseline
+        self.runners = runners
+
+    def launches(self) -> list[Run]:
+        return [lambda stream, r=r: r.run() for r in self.runners]
+
+
+class _Timing:
+    """One shape in one mode."""
+
+    def __init__(self, env: Env, job: Job, contract: Contract, launch: Launch, mode: Mode, secret: int) -> None:
+        self.env, self.job, self.contract, self.launch, self.mode = env, job, contract, launch, mode
+        self.case = Case(launch.shape, contract.bench_distribution, job.seed, secret, launch.dtypes)
+        self.sets: list[Buffers] = []
+        self.own: list[Buffers] = []
+        self.checks: list[CaseResult] = []
+        self.unavailable: dict[str, str] = {}
+
+    def measure(self) -> BenchShape:
+        """Check, time, check again."""
+        try:
+            return self._measure()
+        finally:
+            for b in (*self.sets, *self.own):
+                b.close()
+
+    def _measure(self) -> BenchShape:
+        env, job, contract, launch = self.env, self.job, self.contract, self.launch
+        inputs = contract.inputs(self.case)
+        first = allocate(env, contract, launch)
+        self.sets.append(first)
+        run = launcher(env, job, launch, first.pointers)
+        trial = Trial(first, contract, launch, self.case, inputs, run)
+        if not self._record(trial.judge(2), "before timing"):
+            return _failed(launch, self.mode, "failed", f"before timing: {self.checks[-1].message}", self.checks)
+        runs = [run, *(self._another(inputs) for _ in range(self._copies() - 1))]
+        contenders = self._contenders()
+        result = self._time(runs, contenders)
+        if not self._after(trial, contenders):
+            return _failed(launch, self.mode, "failed", self.checks[-1].message, self.checks)
+        return self._report(result, contenders)
+
+    # ---- preparation -------------------------------------------------------------------------------------------------
+
+    def _copies(self) -> int:
+        """Buffer sets to rotate through: distinct pointers per repetition, as memory allows."""
+        size = sum(t.memory.nbytes for t in self.sets[0].all.values())
+        free = self.env.device.free_bytes() * MEMORY_SHARE
+        return max(1, min(ROTATION, 1 + int(free / max(size, 1))))
+
+    def _another(self, inputs: Mapping[str, Any]) -> Run:
+        b = allocate(self.env, self.contract, self.launch)
+        self.sets.append(b)
+        for name in inputs:
+            source, to = self.sets[0].all[name].memory, b.all[name].memory
+            self.env.device.copy_device(to.pointer, source.pointer, source.nbytes)
+        self.env.sync()
+        return launcher(self.env, self.job, self.launch, b.pointers)
+
+    def _contenders(self) -> list[_Contender]:
+        known = registry()
+        wanted = self.contract.baselines if self.job.baselines is None else self.job.baselines
+        if self.job.kind == "profile":
+            wanted = ()
+        found = []
+        for name in wanted:
+            if name not in known:
+                self.unavailable[name] = "no such baseline"
+                continue
+            if self.env.torch is None:
+                self.unavailable[name] = "torch is not installed with CUDA"
+                continue
+            why = known[name].unavailable()
+            if why is not None:
+                self.unavailable[name] = why
+                continue
+            try:
+                found.append(self._contender(known[name]))
+            except CakeError:
+                raise
+            except Exception as exc:  # a library may fail in any way; the candidate is still worth timing
+                self.unavailable[name] = f"{type(exc).__name__}: {str(exc)[:200]}"
+        return found
+
+    def _contender(self, baseline: Baseline) -> _Contender:
+        runners = []
+        for b in self.sets:
+            own = Buffers(self.env)
+            self.own.append(own)
+            for t in self.contract.outputs:
+                own.add(t.name, b.all[t.name].dtype, b.all[t.name].extents)
+                own.poison(t.name, 1)
+            self.env.sync()
+            views = {n: (own if n in own.all else b).view(n) for n in b.all if n not in self.launch.workspaces}
+            runner = baseline.make(views, self.contract.scalar_values())
+            runner.run()
+            self.env.sync()
+            runners.append(runner)
+        return _Contender(baseline, runners)
+
+    # ---- timing ------------------------------------------------------------------------------------------------------
+
+    def _time(self, runs: Sequence[Run], contenders: Sequence[_Contender]) -> Any:
+        from lowering.runtime import bench
+
+        footprint = len(self.sets) * sum(t.memory.nbytes for t in self.sets[0].all.values())
+        self.floor = floor_us(self.env, self.job, self.contract, self.launch, self.mode, footprint)
+        for i, b in enumerate(self.sets):
+            for t in self.contract.outputs:
+                if t.direction == "out":
+                    b.poison(t.name, i)
+        self.env.sync()
+        candidates = [bench.Candidate("candidate", list(runs), self.floor)]
+        candidates += [
+            bench.Candidate(c.baseline.name, c.launches(), self.floor if c.baseline.computes else None)
+            for c in contenders
+        ]
+        job = self.job
+        settings = bench.Settings(
+            mode=self.mode, rounds=job.samples, batch_ms=job.sample_ms, gap_s=job.gap_s, seed=job.seed
+        )
+        return bench.bench(self.env.device, candidates, settings, self.env.stream)
+
+    # ---- afterwards --------------------------------------------------------------------------------------------------
+
+    def _record(self, verdict: cmp.Verdict, when: str) -> bool:
+        common = {"shape": self.launch.shape, "distribution": self.case.distribution, "dtypes": self.launch.dtypes}
+        self.checks.append(from_verdict(replace(verdict, message=f"{when}: {verdict.message}"), common, (), 0.0))
+        return verdict.ok
+
+    def _after(self, trial: Trial, contenders: Sequence[_Contender]) -> bool:
+        """Judge what the timed launches left, then the prepared launch on other inputs; baselines are judged too."""
+        m, c = trial.buffers.math, self.contract
+        if any(t.direction == "inout" for t in c.outputs):
+            return self._fresh(trial, self.case.secret ^ 1, "after timing")  # repeated launches have no defined result
+        for i, b in enumerate(self.sets):
+            out = {t.name: b.snapshot(t.name) for t in c.outputs}
+            same = i > 0 and all(b.same(trial.first[n], out[n]) for n in out)
+            verdict = cmp.Verdict(True, "bitwise equal to the checked result") if same else cmp.judge(
+                m, c, self.case, trial.originals, out, trial.expected
+            )  # fmt: skip
+            damage = b.damage()
+            if damage:
+                verdict = cmp.Verdict(False, damage, "out-of-bounds")
+            if not self._record(verdict, f"after timing, buffer set {i}"):
+                return False
+        self.baseline_verdicts = {k.baseline.name: self._judge_baseline(trial, k) for k in contenders}
+        return self._fresh(trial, self.case.secret ^ 1, "on changed inputs")
+
+    def _fresh(self, trial: Trial, secret: int, when: str) -> bool:
+        """The same prepared launch and pointers with other input bytes."""
+        case = replace(self.case, secret=secret)
+        again = Trial(trial.buffers, self.contract, self.launch, case, self.contract.inputs(case), trial.run)
+        return self._record(again.judge(2), when)
+
+    def _judge_baseline(self, trial: Trial, contender: _Contender) -> str:
+        if not contender.baseline.computes:
+            return "yardstick"
+        out = dict(contender.runners[0].outputs())
+        verdict = cmp.judge(trial.buffers.math, self.contract, self.case, trial.originals, out, trial.expected)
+        return "passed" if verdict.ok else f"failed: {verdict.message}"
+
+    def _report(self, result: Any, contenders: Sequence[_Contender]) -> BenchShape:
+        launch, contract = self.launch, self.contract
+        by_name = {c.baseline.name: c.baseline for c in contenders}
+        verdicts = getattr(self, "baseline_verdicts", {})
+        compared = {c.baseline: c for c in result.comparisons}
+        timings = []
+        for t in result.timings:
+            b, c = by_name.get(t.name), compared.get(t.name)
+            timings.append(
+                Timing(
+                    name=t.name, median_us=t.summary.median, mad_us=t.summary.mad, samples_us=t.samples_us,
+                    batch=t.batch, versions=b.versions() if b else {}, computes=b.computes if b else True,
+                    verdict=verdicts.get(t.name, "passed"), ratio=c.ratio if c else None,
+                    ratio_low=c.low if c else None, ratio_high=c.high if c else None,
+                    comparison=c.verdict if c else None,
+                )
+            )  # fmt: skip
+        candidate, rest = timings[0], timings[1:]
+        best = min((t for t in rest if t.computes), key=lambda t: t.median_us, default=None)
+        flops, size = contract.flops(launch.shape), contract.bytes(launch.shape, launch.dtypes)
+        seconds = candidate.median_us * 1e-6
+        shape = BenchShape(
+            shape=launch.shape, dtypes=launch.dtypes, mode=self.mode, method=result.method, verdict="measured",
+            candidate=candidate, baselines=tuple(rest), unavailable=self.unavailable,
+            baseline=best.name if best else None, ratio=best.ratio if best else None, floor_us=self.floor, flops=flops,
+            bytes=size, flops_per_s=flops / seconds, bytes_per_s=size / seconds, checks=tuple(self.checks),
+            conditions={"telemetry": result.telemetry, "notes": list(result.notes), "settings": result.settings,
+                        "buffer_sets": len(self.sets)},
+        )  # fmt: skip
+        if result.faults:
+            return shape.model_copy(update={"verdict": "rejected", "message": "; ".join(result.faults)})
+        if best and best.ratio and best.ratio > SUSPICIOUS:
+            for n in range(2):
+                if not self._suspect(fresh_secret(), n):
+                    return shape.model_copy(update={"verdict": "failed", "message": self.checks[-1].message,
+                                                    "checks": tuple(self.checks)})  # fmt: skip
+            return shape.model_copy(update={"checks": tuple(self.checks)})
+        return shape
+
+    def _suspect(self, secret: int, n: int) -> bool:
+        case = replace(self.case, secret=secret)
+        run = launcher(self.env, self.job, self.launch, self.sets[0].pointers)
+        trial = Trial(self.sets[0], self.contract, self.launch, case, self.contract.inputs(case), run)
+        return self._record(trial.judge(2), f"validated again because of the large speed-up ({n + 1})")
+

@@ -1,0 +1,84 @@
+"""Evidence rows: export, reading, staleness; the kernel index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cake_ir.diagnostics import CakeError
+from corpus import evidence
+from corpus.kernels import CorpusKernel
+
+
+def bench(**change: Any) -> dict[str, Any]:
+    base = {"median_us": 20.0, "mad_us": 0.1, "samples_us": [19.9, 20.0, 20.1], "batch": 8, "versions": {"torch": "2"},
+            "computes": True, "verdict": "passed", "ratio": 2.0, "ratio_low": 1.9, "ratio_high": 2.1,
+            "comparison": "faster"}  # fmt: skip
+    shape = {
+        "shape": {"M": 8}, "mode": "warm", "verdict": "measured",
+        "candidate": {**base, "name": "candidate", "median_us": 10.0},
+        "baselines": [{**base, "name": "one"}, {**base, "name": "two", "median_us": 30.0, "ratio": 3.0}],
+        "checks": [{"message": "before timing: all match", "verdict": "passed"}], "conditions": {},
+    }  # fmt: skip
+    return {"contract": "c", "contract_digest": "ct_1", "kernel": "k", "device": {"name": "H200", "driver": "13.0"},
+            "rule": "r", "shapes": [{**shape, **change}]}  # fmt: skip
+
+
+def rows(b: dict[str, Any]) -> list[evidence.ResultRow]:
+    return evidence.rows_from_bench(
+        b, content_id="ir_1", variant_id="v_1", bindings={"BN": 64}, target="sm_90a", compiler="nvrtc 13.5",
+        cubin_sha256="0" * 64, command="cake bench k.cake", date="2026-01-01T00:00:00Z", commit="abc",
+    )  # fmt: skip
+
+
+def test_one_row_per_baseline() -> None:
+    one, two = rows(bench())
+    assert (one.baseline, one.time_us, one.baseline_us, one.ratio) == ("one", 10.0, 20.0, 2.0)
+    assert (two.baseline, two.ratio, two.ratio_interval) == ("two", 3.0, (1.9, 2.1))
+    assert one.verdict == "faster" and one.checks == "before timing: passed" and one.device == "H200"
+    (alone,) = rows(bench(baselines=[]))
+    assert alone.baseline is None and alone.verdict == "no baseline"
+    assert rows(bench(verdict="rejected")) == []
+
+
+def test_write_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "k.cake"
+    text.write_text("x")
+    entry = CorpusKernel(name="k", file="../k.cake", targets=("sm_90a",), contract="c")
+    monkeypatch.setattr(evidence, "kernels", lambda: [entry])
+    ids = {"now": "ir_1"}
+    monkeypatch.setattr(evidence, "current_id", lambda k: ids["now"])
+    out = tmp_path / "results"
+    path = evidence.write("k-h200", rows(bench()), out)
+    assert "stale" not in json.loads(path.read_text())["rows"][0]
+    found = evidence.results(out)
+    assert len(found) == 2 and found[0].stale is None
+    ids["now"] = "ir_2"
+    assert "it is ir_2 now" in (evidence.results(out)[0].stale or "")
+    monkeypatch.setattr(evidence, "kernels", list)
+    assert "no kernel of this name" in (evidence.results(out)[0].stale or "")
+    with pytest.raises(ValueError, match="plain file name"):
+        evidence.write("../x", [], out)
+    (out / "bad.json").write_text("{")
+    with pytest.raises(CakeError, match=r"corpus/bad-results.*bad.json"):
+        evidence.results(out)
+
+
+def test_the_package_functions_win_over_submodules() -> None:
+    import corpus
+
+    assert callable(corpus.kernels) and callable(corpus.contracts)
+    assert "softmax" in corpus.contracts() and isinstance(corpus.kernels(), list) and isinstance(corpus.results(), list)
+    assert callable(corpus.kernels) and callable(corpus.contracts)
+
+
+def test_the_index_names_files_contracts_and_targets() -> None:
+    import corpus
+    from cake_ir import targets
+
+    for k in corpus.kernels():
+        assert k.path.is_file() and k.contract in corpus.contracts()
+        assert set(k.targets) <= set(targets.names())
