@@ -82,13 +82,8 @@ class Catalog:
     def rules(self) -> Result:
         known = self.rule_registry()
         rows = [
-            {
-                "rule": name,
-                "family": r.family,
-                "severity": r.severity,
-                "title": clean(getattr(r, "title", "") or _first_line(r.page), 160),
-            }
-            for name, r in sorted(known.items())
+            {"rule": name, "severity": p.rule.severity, "layer": p.rule.layer, "title": clean(p.rule.title, 200)}
+            for name, p in sorted(known.items())
         ]
         return Result(
             summary=f"{len(rows)} rules", status="ok", data={"rules": rows}, next="explain RULE shows a rule's page"
@@ -97,7 +92,7 @@ class Catalog:
     def explain(self, name: str) -> Result:
         """The page of a rule, an op or a target, whichever bears the name."""
         if "/" in name:
-            return Result(summary=f"rule {name}", status="ok", data={"page": self.require_rule(name).page})
+            return Result(summary=f"rule {name}", status="ok", data={"page": self.require_rule(name).markdown})
         if name in self.op_registry():
             return Result(summary=f"op {name}", status="ok", data={"page": self.op_page(name)})
         hits = [r for r in self.rule_registry() if r.split("/")[-1] == name]
@@ -146,9 +141,10 @@ class Catalog:
         return Result(summary=f"{len(rows)} corpus kernels", status="ok", data={"kernels": rows})
 
     def results(self) -> Result:
-        import corpus
+        from corpus.evidence import results
 
-        rows = [plain(r) for r in corpus.results()]
+        # Raw samples stay in the files: a listing is for reading.
+        rows = [r.model_dump(mode="json", exclude={"samples_us", "baseline_samples_us"}) for r in results()]
         return Result(summary=f"{len(rows)} committed measurements", status="ok", data={"results": rows})
 
     def contracts(self) -> Result:
@@ -258,7 +254,7 @@ class Catalog:
             case ["rules", "index"]:
                 return _table(self.rules().data["rules"], "cake://rules/", "rule")
             case ["rules", family, name]:
-                return self.require_rule(f"{family}/{name}").page
+                return self.require_rule(f"{family}/{name}").markdown
             case ["ops", "index"]:
                 return _table(self.ops().data["ops"], "cake://ops/", "op")
             case ["ops", name]:

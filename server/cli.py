@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Settings:
     """Options that stand before the command; the engine is made when a command first needs it."""
 
-    def __init__(self, workspace: Path | None, no_gpu: bool, contracts: Path | None) -> None:
-        self.workspace, self.no_gpu, self.contracts = workspace, no_gpu, contracts
+    def __init__(self, workspace: Path | None, no_gpu: bool, contracts: Path | None, debug: bool = False) -> None:
+        self.workspace, self.no_gpu, self.contracts, self.debug = workspace, no_gpu, contracts, debug
         self.read_only = False
 
     def engine(self) -> Engine:
@@ -50,6 +50,14 @@ class Command(click.Group):
         except EngineError as exc:
             click.echo(f"error[{exc.code}]: {exc.message}" + (f"\n  {exc.next}" if exc.next else ""), err=True)
             ctx.exit(2)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as exc:
+            if ctx.obj is not None and ctx.obj.debug:
+                raise
+            where = f"{type(exc).__module__}.{type(exc).__qualname__}"
+            click.echo(f"error[internal/unexpected]: {where}: {exc}\n  run `cake --debug ...` for the trace", err=True)
+            ctx.exit(2)
 
 
 @click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,11 +70,12 @@ class Command(click.Group):
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Directory of your own contracts (trusted Python).",
 )
+@click.option("--debug", is_flag=True, help="Show the trace of an unexpected failure.")
 @click.version_option(package_name="cake-mcp", prog_name="cake")
 @click.pass_context
-def cli(ctx: click.Context, workspace: Path | None, no_gpu: bool, contracts: Path | None) -> None:
+def cli(ctx: click.Context, workspace: Path | None, no_gpu: bool, contracts: Path | None, debug: bool) -> None:
     """Verify, estimate, compile, check and time Cake IR kernels."""
-    ctx.obj = Settings(workspace, no_gpu, contracts)
+    ctx.obj = Settings(workspace, no_gpu, contracts, debug)
 
 
 # ---- programs -----------------------------------------------------------------------------------------------------

@@ -132,7 +132,8 @@ class Engine:
                 continue
             report = self.report(unit)
             diagnostics += report.diagnostics
-            properties += [{"kernel": unit.kernel, **p} for p in _properties(report)]
+            properties += [{"kernel": unit.kernel, **plain(p)} for p in report.properties]
+            skipped += [f"{unit.kernel}: {clean(s, 200)}" for s in report.skipped]
             artifacts += self._keep_report(unit, report)
             failed = [d.rule for d in (*unit.diagnostics, *report.diagnostics) if d.severity == "error"]
             self.store.put_verdict(unit.variant_id, program.source_id, "rejected" if failed else "accepted", failed)
@@ -141,7 +142,8 @@ class Engine:
             summary="", status="rejected" if errors else "accepted", ids=_ids(program, units), artifacts=artifacts
         )
         add_diagnostics(result, diagnostics, program.text, detail)
-        result.data["properties"] = _property_summary(properties) if detail == "concise" else properties
+        result.data["properties"] = _by_verdict(properties) if detail == "concise" else properties
+        skipped += _other_targets(program, units)
         if skipped:
             result.data["not_checked"] = skipped
         if errors:
@@ -169,7 +171,7 @@ class Engine:
     def _keep_report(self, unit: Unit, report: Any) -> list[Artifact]:
         out = []
         for kind in ("ledger", "memory", "registers", "coverage"):
-            value = getattr(report, kind, None)
+            value = getattr(report, kind)
             if value:
                 text = value if isinstance(value, str) else json.dumps(plain(value), indent=1, ensure_ascii=False)
                 out.append(self.store.put_artifact(unit.variant_id, kind, text))
@@ -452,6 +454,15 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
+def _other_targets(program: Program, units: Sequence[Unit]) -> list[str]:
+    """Targets that the program names and this call did not look at."""
+    if program.file is None or program.ref.target is not None:
+        return []
+    named = {k.name: k.targets for k in program.file.kernels}
+    rest = {u.kernel: [t for t in named[u.kernel] if t != u.target] for u in units}
+    return [f"{kernel} for {', '.join(others)}: pass target=" for kernel, others in rest.items() if others]
+
+
 def _unit_facts(program: Program, unit: Unit) -> dict[str, Any]:
     assert program.file is not None
     kernel = next(k for k in program.file.kernels if k.name == unit.kernel)
@@ -465,18 +476,11 @@ def _unit_facts(program: Program, unit: Unit) -> dict[str, Any]:
     }
 
 
-def _properties(report: Any) -> list[dict[str, Any]]:
-    found = plain(getattr(report, "properties", ()))
-    if isinstance(found, dict):
-        return [{"name": k, **(v if isinstance(v, dict) else {"status": v})} for k, v in found.items()]
-    return [p if isinstance(p, dict) else {"name": str(p)} for p in found]
-
-
-def _property_summary(properties: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _by_verdict(properties: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Names of properties under proved, checked, refuted, undecided; the detailed form says why."""
     out: dict[str, Any] = {}
     for p in properties:
-        status = str(p.get("status", p.get("verdict", "unknown")))
-        out.setdefault(status, []).append(str(p.get("name", p.get("property", "?"))))
+        out.setdefault(p["verdict"], []).append(p["name"])
     return out
 
 

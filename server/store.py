@@ -136,7 +136,10 @@ class Store:
         db = sqlite3.connect(":memory:", check_same_thread=False)
         path = self.root / "cake.db"
         if path.exists():
-            source = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+            # Without a live writer the file is complete; "immutable" then keeps SQLite from making -wal and -shm files.
+            wal = path.with_name("cake.db-wal")
+            how = "mode=ro" if wal.exists() and wal.stat().st_size else "mode=ro&immutable=1"
+            source = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True)
             source.backup(db)
             source.close()
         return db

@@ -1,0 +1,68 @@
+"""Shared fixtures: a fresh workspace, an engine, a server, clients of both protocol eras."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from server.engine import Config, Engine
+from server.mcp_server import CakeServer
+
+ROOT = Path(__file__).resolve().parents[2]
+KMEANS = (ROOT / "corpus/kernels/kmeans_assign.cake").read_text()
+WAIT = "            wait(free[n - STAGES])\n"
+BROKEN = KMEANS.replace(WAIT, "")
+LEFT_OUT_AT = KMEANS[: KMEANS.index(WAIT)].count("\n") + 1
+"""The line at which the producer's wait stood."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    return tmp_path / "workspace"
+
+
+@pytest.fixture
+def engine(workspace: Path) -> Iterator[Engine]:
+    made = Engine(Config(workspace, no_gpu=True))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cake(engine: Engine) -> Iterator[CakeServer]:
+    made = CakeServer(engine)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["auto", "legacy"])
+async def client(request: pytest.FixtureRequest, cake: CakeServer) -> AsyncIterator[Client]:
+    """An in-process client, once per protocol era."""
+    async with Client(cake.build(), mode=request.param) as made:
+        yield made
+
+
+Call = Callable[..., Any]
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    """Call a tool and return its structured content, having checked what holds for every answer."""
+    reply = await client.call_tool(tool, arguments)
+    got = reply.structured_content
+    assert isinstance(got, dict), reply
+    assert list(got)[:2] == ["summary", "status"]
+    assert reply.is_error == (got["status"] in ("error", "cancelled"))
+    text = reply.content[0].text
+    assert got["summary"] in text and "Traceback" not in text and "Error executing tool" not in text
+    uris = {a["uri"] for a in got.get("artifacts", [])}
+    assert {str(c.uri) for c in reply.content if c.type == "resource_link"} == uris
+    return got
