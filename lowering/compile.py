@@ -306,6 +306,7 @@ def failure(log: str, ptx: str) -> Diagnostic:
 
 def _log_warnings(log: str, ptx: str) -> tuple[Diagnostic, ...]:
     known = (
+        ("C7506", "lowering/setmaxnreg-ignored", "ptxas ignored setmaxnreg because of a call"),
         ("C7508", "lowering/setmaxnreg-ignored", "ptxas ignored setmaxnreg: roles keep the launch register count"),
         ("C7517", "lowering/wgmma-serialized", "ptxas inserted a wait between wgmmas, which serialises them"),
         ("C7518", "lowering/wgmma-serialized", "ptxas inserted a wait between wgmmas, which serialises them"),
@@ -332,6 +333,9 @@ def _parse_reply(returncode: int, stdout: bytes, stderr: bytes) -> dict[str, Any
         with contextlib.suppress(ValueError):
             reply = json.loads(stdout)
             if isinstance(reply, dict) and "ok" in reply:
+                # ptxas reports its own lack of memory on stderr and leaves the log empty.
+                if not reply["ok"] and b"Memory allocation failure" in stderr:
+                    reply["kind"] = "memory"
                 return reply
     if returncode == -signal.SIGXCPU:
         raise _timeout(None)

@@ -109,7 +109,7 @@ def compile_source(source: str, arch: str, options: list[str]) -> dict[str, Any]
     ptx = _text(nvrtc, program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     reply: dict[str, Any] = {"log": log, "ptx": ptx, "seconds": seconds}
     if status != ok:
-        memory = status == nvrtc.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY
+        memory = status == nvrtc.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY or "catastrophic error: out of memory" in log
         return {**reply, "ok": False, "kind": "memory" if memory else "compile", "message": status.name}
     size_status, size = nvrtc.nvrtcGetCUBINSize(program)
     if size_status != ok or size == 0:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WARP = 32
 WARP_ALLOCATION_GRANULARITY = 4
-"""Warps of a block are given registers in groups of four, one per scheduler (occupancy calculator)."""
+"""Registers are split evenly over four schedulers, so warp slots come in fours (occupancy calculator)."""
 
 SMEM_UNIT = 128
 """Allocation unit of shared memory in bytes (compute capability 8.0 and later)."""
@@ -131,7 +131,7 @@ def occupancy(resources: Resources, threads: int, limits: Limits) -> Occupancy:
     per_warp = _round_up(max(resources.registers, 1) * WARP, limits.register_unit)
     warp_slots = limits.registers_per_sm // per_warp
     warp_slots -= warp_slots % WARP_ALLOCATION_GRANULARITY
-    by_registers = warp_slots // _round_up(warps, WARP_ALLOCATION_GRANULARITY)
+    by_registers = warp_slots // warps
     asked = resources.static_smem + resources.dynamic_smem
     block_smem = _round_up(asked + limits.smem_reserved, SMEM_UNIT)
     by_smem = limits.smem_per_sm // block_smem if asked <= limits.smem_per_block else 0
