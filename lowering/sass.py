@@ -238,7 +238,8 @@ MNEMONICS: dict[str, tuple[tuple[tuple[str, ...], str], ...]] = {
     "griddepcontrol.wait": ((TMA_ARCHS, r"ACQBULK"),),
     "griddepcontrol.launch_dependents": ((TMA_ARCHS, r"PREEXIT"),),
     "tma.load": ((TMA_ARCHS, r"UTMALDG\.[1-5]D(\..*)?"),),
-    "tma.load.multicast": ((TMA_ARCHS, r"UTMALDG\.[1-5]D\.MULTICAST(\..*)?"),),
+    # sm_120a accepts multicast and emulates it with a call.
+    "tma.load.multicast": ((HOPPER + BLACKWELL, r"UTMALDG\.[1-5]D\.MULTICAST(\..*)?"),),
     "tma.store": ((TMA_ARCHS, r"UTMASTG\.[1-5]D"),),
     "tma.reduce": ((TMA_ARCHS, r"UTMAREDG\.[1-5]D\..*"),),
     "tma.prefetch": ((TMA_ARCHS, r"UTMAPF\.L2\.[1-5]D"),),

@@ -67,6 +67,10 @@ def test_fp8_mma_is_emulated_where_the_table_says() -> None:
 def test_hopper_forms(arch: str) -> None:
     code = machine_code("hopper", arch)
     for form in HOPPER_FORMS:
+        if (form, arch) == ("tma.load.multicast", "sm_120a"):
+            with pytest.raises(KeyError):
+                mnemonic(form, arch)
+            continue
         assert code.count(mnemonic(form, arch)) >= 1, form
     registers = machine_code("register", arch)
     for form in REGISTER_FORMS:
