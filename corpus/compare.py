@@ -189,7 +189,8 @@ def _worst(
     index = tuple(int(i) for i in np.unravel_index(at, tuple(exp.shape)))
     want, have, t = pick(exp), pick(got), pick(tol)
     err = abs(have - want) if have != want else 0.0
-    scale = max(abs(want), element(dtype).tiny) if math.isfinite(want) else 1.0
+    # the spacing at the larger of the two, so that a wrong value where 0 is right has a readable distance
+    scale = max((abs(v) for v in (want, have) if math.isfinite(v)), default=1.0) or 1.0
     ulp = 2.0 * unit * 2.0 ** math.floor(math.log2(scale))
     return Worst(name, index, want, have, err, t, pick(excess), err / ulp if ulp else math.inf)
 

@@ -104,8 +104,9 @@ def rows_from_bench(
             rows.append(
                 ResultRow(
                     **common, baseline=b["name"], baseline_us=b["median_us"],
-                    baseline_samples_us=tuple(b["samples_us"]), baseline_versions=b.get("versions", {}), baseline_verdict=b.get("verdict", ""), ratio=b["ratio"],
-                    ratio_interval=bounds, verdict=b["comparison"],
+                    baseline_samples_us=tuple(b["samples_us"]), baseline_versions=b.get("versions", {}),
+                    baseline_verdict=b.get("verdict", ""), ratio=b["ratio"], ratio_interval=bounds,
+                    verdict=b["comparison"],
                 )
             )  # fmt: skip
         if not s["baselines"]:
