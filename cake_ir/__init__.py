@@ -27,7 +27,18 @@ _HOME = {
     "variant_id": "cake_ir.ident",
 }
 
-__all__ = ["BindResult", "ParseResult", "bind", "content_id", "from_json", "json_schema", "parse", "print_file", "to_json", "variant_id"]
+__all__ = [
+    "BindResult",
+    "ParseResult",
+    "bind",
+    "content_id",
+    "from_json",
+    "json_schema",
+    "parse",
+    "print_file",
+    "to_json",
+    "variant_id",
+]
 
 
 def __getattr__(name: str) -> Any:

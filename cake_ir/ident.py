@@ -1,8 +1,8 @@
 """Content ids: what a program is, whatever it is called and however it is commented.
 
-An id is SHA-256 over canonical text without comments and docstrings, cut to 128 bits. Prose is left out because evidence
-belongs to the program: rewording a docstring must not orphan its measurements. Ids do not depend on the process, on hash
-seeds or on the layout of the text that was read.
+An id is SHA-256 over canonical text without comments and docstrings, cut to 128 bits. Prose is left out because
+evidence belongs to the program: rewording a docstring must not orphan its measurements. Ids do not depend on the
+process, on hash seeds or on the layout of the text that was read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ def content_id(file: cst.File) -> str:
 def variant_id(file: cst.File, bindings: Mapping[str, Value], target: str | None, kernel: str | None) -> str:
     """`v_` and 32 hex digits: the program with parameters, target and entry chosen.
 
-    `bindings` maps tunables (`NAME`, or `kernel.NAME` below a program) to bool, int, float or a dtype name. A tunable left
-    out counts as bound to its default, so writing the default changes nothing; likewise for the only target and entry.
+    `bindings` maps tunables (`NAME`, or `kernel.NAME` below a program) to bool, int, float or a dtype name. A tunable
+    left out counts as bound to its default, so writing the default changes nothing; likewise for the only target and
+    entry.
     Raises TypeError for a binding of another type.
     """
     for name, value in bindings.items():

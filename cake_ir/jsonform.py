@@ -1,8 +1,8 @@
 """The JSON form: the syntax tree as plain data, with its schema.
 
 `from_json` validates, prints the canonical text and parses that, so a program that arrives as JSON has spans like any
-other. JSON has one number type in some writers: `1` is an integer literal and `1.0` a float, and a writer that drops the
-`.0` changes the program.
+other. JSON has one number type in some writers: `1` is an integer literal and `1.0` a float, and a writer that drops
+the `.0` changes the program.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def to_json(file: File) -> dict[str, Any]:
 
 
 def from_json(obj: object, name: str = "<json>") -> ParseResult:
-    """The file that `obj` describes. Errors name the faulty value by its JSON pointer (RFC 6901); never raises on bad data.
+    """The file that `obj` describes. Errors name the faulty value by its JSON pointer (RFC 6901). Never raises.
 
     Spans, also those of errors found after validation, refer to the canonical text in `ParseResult.text`.
     """
@@ -81,14 +81,20 @@ def _check_shape(obj: object) -> list[Diagnostic]:
         value, path = stack.pop()
         seen += 1
         if seen > MAX_JSON_VALUES:
-            return [_fault("size", (), f"the program has more than {MAX_JSON_VALUES} values; split it into several files")]
+            return [
+                _fault("size", (), f"the program has more than {MAX_JSON_VALUES} values; split it into several files")
+            ]
         if len(path) > MAX_JSON_DEPTH:
-            return [_fault("depth", path, f"nests deeper than {MAX_JSON_DEPTH} levels; name a part on a line of its own")]
+            return [
+                _fault("depth", path, f"nests deeper than {MAX_JSON_DEPTH} levels; name a part on a line of its own")
+            ]
         if isinstance(value, dict):
             if "node" not in value:
                 faults.append(_fault("json", path, "the object has no 'node'; every node carries its class name"))
             if "span" in value:
-                faults.append(_fault("json", (*path, "span"), "spans are derived from the canonical text; leave them out"))
+                faults.append(
+                    _fault("json", (*path, "span"), "spans are derived from the canonical text; leave them out")
+                )
             stack += [(inner, (*path, key)) for key, inner in reversed(value.items()) if isinstance(key, str)]
             if not all(isinstance(key, str) for key in value):
                 faults.append(_fault("json", path, "object keys are strings"))
@@ -103,18 +109,24 @@ def _translate(fault: ValidationError, obj: object) -> list[Diagnostic]:
     for path, item in items:
         if item["type"] == "too_short" and any(other[: len(path)] == path and other != path for other, _ in items):
             continue  # an array seems too short only because its faulty members were dropped
-        found.append(_fault("json", path, item["msg"].removeprefix("Value error, ")))
+        found.append(_fault("json", path, _wording(item["msg"])))
         if len(found) == MAX_ERRORS:
             break
     return found
 
 
+def _wording(message: str) -> str:
+    """pydantic's message in JSON's terms."""
+    return message.removeprefix("Value error, ").replace("valid tuple", "valid array").replace("Tuple ", "the array ")
+
+
 def _path(loc: tuple[str | int, ...], obj: object) -> tuple[str | int, ...]:
     """pydantic's location without the class names it adds for discriminated unions."""
     path: list[str | int] = []
-    here = obj
+    here: Any = obj
     for position, part in enumerate(loc):
-        if (isinstance(here, dict) and part in here) or (isinstance(here, list | tuple) and isinstance(part, int) and part < len(here)):
+        in_object = isinstance(here, dict) and part in here
+        if in_object or (isinstance(here, list | tuple) and isinstance(part, int) and part < len(here)):
             here = here[part]
         elif isinstance(here, dict) and part != here.get("node") and position == len(loc) - 1:
             here = None  # a missing field

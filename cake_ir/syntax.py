@@ -1,12 +1,12 @@
 """The syntax tree of a `.cake` file: what the text says, before any binding.
 
-The same tree is the JSON form (every node carries `node`, its class name). Spans and comments do not take part in equality
-or in the content id. Nothing here knows ops, types or targets.
+The same tree is the JSON form (every node carries `node`, its class name). Spans and comments do not take part in
+equality or in the content id. Nothing here knows ops, types or targets.
 
-The validators keep one promise: a tree that can be constructed can be printed, and its text parses back to an equal tree.
-So what text cannot say is refused here (a negative literal, an empty block, a keyword as a name) and what text can say in
-two ways is brought to one (nested `and`, a slice that starts at 0, the indentation of a docstring). What is merely not a
-Cake program (a loop in `@program`, a bad tunable domain) is the parser's business.
+The validators keep one promise: a tree that can be constructed can be printed, and its text parses back to an equal
+tree. So what text cannot say is refused here (a negative literal, an empty block, a keyword as a name) and what text
+can say in two ways is brought to one (nested `and`, a slice that starts at 0, the indentation of a docstring). What is
+merely not a Cake program (a loop in `@program`, a bad tunable domain) is the parser's business.
 """
 
 from __future__ import annotations
@@ -34,7 +34,43 @@ MAX_INT = 2**64 - 1
 """The largest integer literal: the widest dtype holds no more."""
 
 KEYWORDS = frozenset(
-    ["False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield"]
+    [
+        "False",
+        "None",
+        "True",
+        "and",
+        "as",
+        "assert",
+        "async",
+        "await",
+        "break",
+        "class",
+        "continue",
+        "def",
+        "del",
+        "elif",
+        "else",
+        "except",
+        "finally",
+        "for",
+        "from",
+        "global",
+        "if",
+        "import",
+        "in",
+        "is",
+        "lambda",
+        "nonlocal",
+        "not",
+        "or",
+        "pass",
+        "raise",
+        "return",
+        "try",
+        "while",
+        "with",
+        "yield",
+    ]
 )
 """Words that cannot be names. Spelled out so that the language does not change with the Python that reads it."""
 
@@ -42,7 +78,9 @@ IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 
 # Controls, line separators that editors count and Python does not, and marks that reorder the display of a line:
 # a reader must see the program that is compiled.
-UNSAFE_CHARS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+UNSAFE_CHARS = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 def identifier_fault(name: str) -> str | None:
@@ -85,6 +123,10 @@ def _check_line(text: str) -> str:
     if "\n" in text:
         raise ValueError("a comment is one line")
     return _check_free_text(text).rstrip(" ")
+
+
+def _check_lines(text: str) -> str:
+    return "\n".join(line.rstrip(" ") for line in _check_free_text(text).split("\n"))
 
 
 def _check_doc(text: str | None) -> str | None:
@@ -186,7 +228,9 @@ class Logic(Node):
 def flatten_logic(op: str, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """`operands` of a Logic `op`, with operands that are themselves Logic `op` replaced by their operands."""
     return tuple(
-        inner for item in operands for inner in (item.operands if isinstance(item, Logic) and item.op == op else (item,))
+        inner
+        for item in operands
+        for inner in (item.operands if isinstance(item, Logic) and item.op == op else (item,))
     )
 
 
@@ -414,7 +458,7 @@ class File(Node):
     doc: Doc = None
     kernels: Annotated[tuple[Kernel, ...], Field(min_length=1)]
     program: Program | None = None
-    tail: Annotated[str, AfterValidator(_check_free_text)] = ""
+    tail: Annotated[str, AfterValidator(_check_lines)] = ""
 
 
 for _model in list(globals().values()):

@@ -149,7 +149,9 @@ class Builder:
         if type(value) in (int, float):
             return self.make(cst.Num, self.span(node), value=value)
         if isinstance(value, str | bytes):
-            return self.bad("unsupported", "there are no strings in expressions; dtypes, layouts and options are names", node)
+            return self.bad(
+                "unsupported", "there are no strings in expressions; dtypes, layouts and options are names", node
+            )
         if value is None:
             return self.bad("unsupported", "'None' stands only inside an index, as in v[:, None]", node)
         return self.bad("unsupported", "this literal is not part of the language; write an int or a float", node)
@@ -164,7 +166,11 @@ class Builder:
         left, right = self.expr(node.left), self.expr(node.right)
         op = _BINARY.get(type(node.op))
         if op is None:
-            what = "there is no '**'; multiply, or shift 1 << n" if type(node.op) is ast.Pow else "there is no '@'; use a matrix op"
+            what = (
+                "there is no '**'; multiply, or shift 1 << n"
+                if type(node.op) is ast.Pow
+                else "there is no '@'; use a matrix op"
+            )
             return self.bad("unsupported", what, node)
         return self.make(cst.Binary, self.span(node), op=op, left=left, right=right)
 
@@ -209,7 +215,9 @@ class Builder:
         items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if not items:
             self.fault("unsupported", "an index needs at least one item", node)
-        return self.make(cst.Index, self.span(node), value=value, items=tuple([self.index_item(item) for item in items]))
+        return self.make(
+            cst.Index, self.span(node), value=value, items=tuple([self.index_item(item) for item in items])
+        )
 
     def index_item(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Slice):

@@ -1,8 +1,8 @@
 """The gate in front of `ast`: one linear pass that turns away what the Python parser must never see.
 
-`ast.parse` can take seconds and gigabytes on deep or huge input. This scanner reads the text with one regular expression,
-without recursion, and bounds everything that recursion follows later: brackets, blocks, operator chains, postfix chains
-and `elif` chains. It also collects the comments, which `ast` drops, by logical line.
+`ast.parse` can take seconds and gigabytes on deep or huge input. This scanner reads the text with one regular
+expression, without recursion, and bounds everything that recursion follows later: brackets, blocks, operator chains,
+postfix chains and `elif` chains. It also collects the comments, which `ast` drops, by logical line.
 
 All findings have family "language" and one of the rules `language/size`, `/encoding`, `/character`, `/line-length`,
 `/tokens`, `/depth`, `/number`, `/string`, `/name`, `/syntax`.
@@ -128,7 +128,9 @@ def _check_characters(text: str) -> list[Diagnostic]:
     if len(text) > MAX_LINE:
         for number, line_text in enumerate(text.split("\n"), 1):
             if len(line_text) > MAX_LINE:
-                message = f"the line has {len(line_text)} characters; at most {MAX_LINE} are read. Break it inside brackets."
+                message = (
+                    f"the line has {len(line_text)} characters; at most {MAX_LINE} are read. Break it inside brackets."
+                )
                 found.append(_finding("line-length", message, number, MAX_LINE + 1))
                 if len(found) == MAX_FINDINGS:
                     break
@@ -138,8 +140,8 @@ def _check_characters(text: str) -> list[Diagnostic]:
 class _Level:
     """Height of the expression under one bracket, counted from its operators and operands.
 
-    A segment ends at a comma. Its height is its highest operand plus its number of operators, which bounds the height of
-    the tree whatever the precedence; an operand is 1 high and each attribute, call or index behind it adds 1.
+    A segment ends at a comma. Its height is its highest operand plus its number of operators, which bounds the height
+    of the tree whatever the precedence; an operand is 1 high and each attribute, call or index behind it adds 1.
     """
 
     __slots__ = ("bracket", "col", "current", "highest", "line", "operand", "ops", "sticky")
@@ -230,7 +232,9 @@ class _Scanner:
                 continue
             count += 1
             if count > MAX_TOKENS:
-                self.add("tokens", f"the program has more than {MAX_TOKENS} tokens; split it into several files", line, col)
+                self.add(
+                    "tokens", f"the program has more than {MAX_TOKENS} tokens; split it into several files", line, col
+                )
                 break
             if logical is None:
                 logical = LogicalLine(first=line, above=pending)
@@ -247,9 +251,20 @@ class _Scanner:
                         level.sticky = True
                 else:
                     if len(word) > MAX_NAME:
-                        self.add("name", f"a name of {len(word)} characters; at most {MAX_NAME} are read", line, col, len(word))
+                        self.add(
+                            "name",
+                            f"a name of {len(word)} characters; at most {MAX_NAME} are read",
+                            line,
+                            col,
+                            len(word),
+                        )
                     if text[match.end() : match.end() + 1] in ("'", '"'):
-                        self.add("string", "a string with a prefix; plain docstrings are the only text in a kernel", line, col)
+                        self.add(
+                            "string",
+                            "a string with a prefix; plain docstrings are the only text in a kernel",
+                            line,
+                            col,
+                        )
                         break
                     if not was_dot:
                         level.current = 1
@@ -268,7 +283,9 @@ class _Scanner:
             elif kind == "close":
                 bracket = match.group("close")
                 if len(stack) == 1:
-                    self.add("syntax", f"{bracket!r} closes nothing; an opening bracket is missing before it", line, col)
+                    self.add(
+                        "syntax", f"{bracket!r} closes nothing; an opening bracket is missing before it", line, col
+                    )
                     break
                 if level.bracket != _CLOSES[bracket]:
                     self.add(
@@ -323,7 +340,9 @@ class _Scanner:
 
     def number(self, word: str, line: int, col: int) -> None:
         if len(word) > MAX_NUMBER:
-            self.add("number", f"a number of {len(word)} characters; at most {MAX_NUMBER} are read", line, col, len(word))
+            self.add(
+                "number", f"a number of {len(word)} characters; at most {MAX_NUMBER} are read", line, col, len(word)
+            )
         elif _NUMBER.fullmatch(word) is None:
             self.add("number", f"{word!r} is not a number; write a decimal int or float", line, col, len(word))
         elif word.replace("_", "").isdigit() and int(word) > MAX_INT:
@@ -338,7 +357,11 @@ class _Scanner:
                 breaks = before.count("\n")
                 where = match.start() - before.rfind("\n") if breaks else col + match.start()
                 self.add(
-                    "string", "a string knows the escapes \\\\, \\\" and \\' only", line + breaks, where, len(match.group())
+                    "string",
+                    "a string knows the escapes \\\\, \\\" and \\' only",
+                    line + breaks,
+                    where,
+                    len(match.group()),
                 )
 
     def bad(self, char: str, line: int, col: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from cake_ir import syntax as cst
 from cake_ir.diagnostics import NOWHERE, Diagnostic, Span, error
@@ -67,7 +68,9 @@ def parse(text: str | bytes, name: str = "<text>") -> ParseResult:
     except RecursionError:  # the caller's stack was nearly full: the gate bounds our own depth
         return ParseResult(None, (_syntax("the program nests too deeply to be read here", NOWHERE),), source, name)
     if reader.diagnostics:
-        return ParseResult(None, tuple(sorted(reader.diagnostics, key=lambda d: (d.span.line, d.span.col))), source, name)
+        return ParseResult(
+            None, tuple(sorted(reader.diagnostics, key=lambda d: (d.span.line, d.span.col))), source, name
+        )
     return ParseResult(file, (), source, name)
 
 
@@ -206,14 +209,10 @@ class _Reader(Builder):
             "comments": above,
             "tail": tail,
         }
-        span = self.header_span(node)
+        span = self.span(node)
         if role == "program":
             return self.make(cst.Program, span, **common)
         return self.make(cst.Kernel, span, targets=targets, **common)
-
-    def header_span(self, node: ast.FunctionDef) -> Span:
-        """From `def` to the end of the function."""
-        return self.span(node)
 
     def doc(self, node: ast.stmt) -> str | None:
         text = node.value.value  # type: ignore[attr-defined]
@@ -229,20 +228,22 @@ class _Reader(Builder):
             if statement is None:
                 continue
             if straight and not isinstance(statement, cst.Assign | cst.CallStmt):
-                self.fault("program", "a @program is a straight line of assignments and calls; put this into a kernel", node)
+                self.fault(
+                    "program", "a @program is a straight line of assignments and calls; put this into a kernel", node
+                )
             out.append(statement)
         return tuple(out)
 
     def statement(self, node: ast.stmt) -> cst.Statement | None:
         above, tail = self.comments(node.lineno)
-        method = getattr(self, "stmt_" + type(node).__name__, None)
+        method = _STATEMENTS.get(type(node))
         if method is None:
             kind = type(node).__name__
             self.fault("unsupported", _BLOCKED.get(kind, f"a {kind} statement is not part of the language"), node)
             return None
-        return method(node, {"span": self.span(node), "comments": above, "tail": tail})
+        return method(self, node, {"span": self.span(node), "comments": above, "tail": tail})
 
-    def stmt_Expr(self, node: ast.Expr, common: dict) -> cst.Statement | None:
+    def expression(self, node: ast.Expr, common: dict) -> cst.Statement | None:
         if isinstance(node.value, ast.Call):
             return self.make(cst.CallStmt, call=self.expr(node.value), **common)
         if _is_doc(node):
@@ -252,27 +253,29 @@ class _Reader(Builder):
             self.fault("unsupported", "an expression without effect; assign it to a name or call an op", node)
         return None
 
-    def stmt_Assign(self, node: ast.Assign, common: dict) -> cst.Statement | None:
+    def assign(self, node: ast.Assign, common: dict) -> cst.Statement | None:
         if len(node.targets) > 1:
             self.fault("unsupported", "a chained assignment; write one assignment a line", node)
         targets = self.names(node.targets[0])
         return self.make(cst.Assign, targets=targets, value=self.expr(node.value), **common)
 
-    def stmt_AugAssign(self, node: ast.AugAssign, common: dict) -> cst.Statement | None:
+    def advance(self, node: ast.AugAssign, common: dict) -> cst.Statement | None:
         value = self.expr(node.value)
         if not isinstance(node.op, ast.Add):
             self.fault("unsupported", "of the assignments with an operator only '+=' exists; write x = x - e", node)
             return None
         if not isinstance(node.target, ast.Name):
-            self.fault("assignment", "'+=' advances an index counter, a plain name; memory is written by store", node.target)
+            self.fault(
+                "assignment", "'+=' advances an index counter, a plain name; memory is written by store", node.target
+            )
             return None
         return self.make(cst.AugAdd, target=self.names(node.target)[0], value=value, **common)
 
-    def stmt_AnnAssign(self, node: ast.AnnAssign, common: dict) -> cst.Statement | None:
+    def typed(self, node: ast.AnnAssign, common: dict) -> cst.Statement | None:
         self.fault("unsupported", "a typed assignment; types follow from the value, so write NAME = expr", node)
         return None
 
-    def stmt_For(self, node: ast.For, common: dict) -> cst.Statement | None:
+    def loop(self, node: ast.For, common: dict) -> cst.Statement | None:
         targets, source = self.names(node.target), self.expr(node.iter)
         if not isinstance(node.iter, ast.Call):
             self.fault("loop", "a loop runs over range(...), unroll(...) or SPACE.persistent()", node.iter)
@@ -280,16 +283,16 @@ class _Reader(Builder):
         self.no_else(node.orelse, "for")
         return self.make(cst.For, targets=targets, iter=source, body=body, **common)
 
-    def stmt_While(self, node: ast.While, common: dict) -> cst.Statement | None:
+    def while_loop(self, node: ast.While, common: dict) -> cst.Statement | None:
         cond, body = self.expr(node.test), self.block(node.body)
         self.no_else(node.orelse, "while")
         return self.make(cst.While, cond=cond, body=body, **common)
 
-    def stmt_If(self, node: ast.If, common: dict) -> cst.Statement | None:
+    def branch(self, node: ast.If, common: dict) -> cst.Statement | None:
         cond, body = self.expr(node.test), self.block(node.body)
         return self.make(cst.If, cond=cond, body=body, orelse=self.block(node.orelse), **common)
 
-    def stmt_With(self, node: ast.With, common: dict) -> cst.Statement | None:
+    def scope(self, node: ast.With, common: dict) -> cst.Statement | None:
         if len(node.items) > 1:
             self.fault("unsupported", "one block a line; nest a second 'with' inside", node)
         item = node.items[0]
@@ -302,8 +305,22 @@ class _Reader(Builder):
 
     def no_else(self, orelse: list[ast.stmt], kind: str) -> None:
         if orelse:
-            self.fault("unsupported", f"there is no 'else' of a '{kind}'; write the statements behind the loop", orelse[0])
+            self.fault(
+                "unsupported", f"there is no 'else' of a '{kind}'; write the statements behind the loop", orelse[0]
+            )
             self.block(orelse)
+
+
+_STATEMENTS: dict[type, Any] = {
+    ast.Expr: _Reader.expression,
+    ast.Assign: _Reader.assign,
+    ast.AugAssign: _Reader.advance,
+    ast.AnnAssign: _Reader.typed,
+    ast.For: _Reader.loop,
+    ast.While: _Reader.while_loop,
+    ast.If: _Reader.branch,
+    ast.With: _Reader.scope,
+}
 
 
 def _is_doc(node: ast.stmt) -> bool:

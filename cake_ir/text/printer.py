@@ -1,8 +1,9 @@
 """Syntax tree to canonical text: the formatter. One tree has one text.
 
-Parentheses only where precedence needs them (and around arithmetic under a bit operator), four spaces a level, lines of at most 120 columns broken behind commas (or
-before an operator) inside the outermost bracket that helps, a blank line around the role group and around the memory
-group of a kernel, two blank lines between functions. Nothing depends on how the text was laid out before.
+Parentheses only where precedence needs them (and around arithmetic under a bit operator), four spaces a level, lines of
+at most 120 columns broken behind commas (or before an operator) inside the outermost bracket that helps, a blank line
+around the role group and around the memory group of a kernel, two blank lines between functions. Nothing depends on how
+the text was laid out before.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ def _unary(node: cst.Unary) -> tuple[str, int]:
 def _binary(node: cst.Binary) -> tuple[str, int]:
     level = _BINARY[node.op]
     if node.op in _BITWISE:
-        return f"{_bit_operand(node.left, node.op, level)} {node.op} {_bit_operand(node.right, node.op, level + 1)}", level
+        return (
+            f"{_bit_operand(node.left, node.op, level)} {node.op} {_bit_operand(node.right, node.op, level + 1)}",
+            level,
+        )
     return f"{_at_least(node.left, level)} {node.op} {_at_least(node.right, level + 1)}", level
 
 
@@ -125,8 +129,8 @@ def wrap(line: str, hang: int | None = None, width: int = WIDTH) -> list[str]:
     """`line` cut into lines of at most `width` columns where that is possible.
 
     A cut is made inside brackets: behind a comma if any fits, else before an operator; of those the one in the fewest
-    brackets, and of those the last that fits. The rest starts under the first character inside that bracket. `hang` is the
-    column of a bracket that an earlier line opened.
+    brackets, and of those the last that fits. The rest starts under the first character inside that bracket. `hang` is
+    the column of a bracket that an earlier line opened.
     """
     out: list[str] = []
     carried = [] if hang is None else [hang]

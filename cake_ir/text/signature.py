@@ -27,7 +27,9 @@ def read_decorators(b: Builder, node: ast.FunctionDef) -> tuple[str | None, tupl
     if isinstance(first, ast.Name) and first.id == "kernel":
         b.fault("decorator", 'a kernel names its target: @kernel(target="sm_90a")', first)
         return None, ()
-    if not (isinstance(first, ast.Call) and isinstance(first.func, ast.Name) and first.func.id in ("kernel", "program")):
+    if not (
+        isinstance(first, ast.Call) and isinstance(first.func, ast.Name) and first.func.id in ("kernel", "program")
+    ):
         b.fault("decorator", "the decorators are @kernel(target=...) and @program", first)
         return None, ()
     if first.func.id == "program":
@@ -61,7 +63,9 @@ def read_parameters(
     scalars: list[cst.ScalarParam] = []
     tunables: list[cst.Tunable] = []
     if node.returns is not None:
-        b.fault("parameter", "a kernel returns nothing; leave '->' out and name the results as Out parameters", node.returns)
+        b.fault(
+            "parameter", "a kernel returns nothing; leave '->' out and name the results as Out parameters", node.returns
+        )
     for item in getattr(node, "type_params", []):
         b.fault("parameter", "there are no type parameters; a dtype is a tunable such as DT: (bf16, f16) = bf16", item)
     if args.posonlyargs:
@@ -115,7 +119,9 @@ def _tensor(b: Builder, item: ast.arg, note: ast.Subscript, direction: str) -> c
             continue
         size, stride = b.expr(part.lower), b.expr(part.upper)
         extents.append(b.make(cst.Extent, b.span(part), size=size, stride=stride))
-    return b.make(cst.TensorParam, b.span(item), name=item.arg, direction=direction, dtype=dtype, extents=tuple(extents))
+    return b.make(
+        cst.TensorParam, b.span(item), name=item.arg, direction=direction, dtype=dtype, extents=tuple(extents)
+    )
 
 
 def _tunable(b: Builder, item: ast.arg, default: ast.expr | None) -> cst.Tunable | None:
