@@ -125,8 +125,9 @@ def _path(loc: tuple[str | int, ...], obj: object) -> tuple[str | int, ...]:
     path: list[str | int] = []
     here: Any = obj
     for position, part in enumerate(loc):
-        in_object = isinstance(here, dict) and part in here
-        if in_object or (isinstance(here, list | tuple) and isinstance(part, int) and part < len(here)):
+        if isinstance(here, dict) and part in here:
+            here = here[part]
+        elif isinstance(here, list | tuple) and isinstance(part, int) and part < len(here):  # noqa: SIM114
             here = here[part]
         elif isinstance(here, dict) and part != here.get("node") and position == len(loc) - 1:
             here = None  # a missing field
