@@ -9,11 +9,16 @@ import importlib
 from typing import Any
 
 _HOME = {
+    "Estimate": "analyses.cost",
+    "estimate": "analyses.cost",
     "interpret": "analyses.value",
     "ValueFault": "analyses.value",
+    "Report": "analyses.report",
+    "verify": "analyses.verify",
+    "verify_text": "analyses.verify",
 }
 
-__all__ = ["ValueFault", "interpret"]
+__all__ = ["Estimate", "estimate", "Report", "ValueFault", "interpret", "verify", "verify_text"]
 
 
 def __getattr__(name: str) -> Any:
