@@ -131,4 +131,4 @@ def add_prompts(server: MCPServer[Any], engine: Engine) -> None:
             found = catalog.require_rule(rule)
         except EngineError as exc:
             raise MCPError(code=INVALID_PARAMS, message=f"{exc.message}. {exc.next}") from None
-        return f"Explain this rule to the author of a kernel that breaks it, and how to repair the kernel.\n\n{found.markdown}"
+        return f"Explain this rule to the author of a kernel that breaks it, and its repair.\n\n{found.markdown}"

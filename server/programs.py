@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cake_ir.diagnostics import CakeError, Diagnostic
 from server.errors import BadArgument, UnknownId
-from server.results import TextEdit, clean
+from server.results import TextEdit, clean, occurrences
 from server.store import Store, digest, is_id
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def apply_edits(text: str, edits: Sequence[TextEdit]) -> str:
     if len(edits) > MAX_EDITS:
         raise BadArgument(f"{len(edits)} edits; at most {MAX_EDITS} per call", "send the whole text instead")
     for number, edit in enumerate(edits, 1):
-        count = text.count(edit.old) if edit.old else 0
+        count = len(occurrences(text, edit.old))
         if count != 1:
             raise BadArgument(
                 f"edit {number}: `old` occurs {count} times in the base text, expected exactly once"
@@ -96,7 +96,7 @@ def apply_edits(text: str, edits: Sequence[TextEdit]) -> str:
 def _closest(text: str, old: str, count: int) -> str:
     lines = text.split("\n")
     if count > 1:
-        hits = [str(text[:i].count("\n") + 1) for i in _occurrences(text, old)][:6]
+        hits = [str(text[:i].count("\n") + 1) for i in occurrences(text, old)][:6]
         return f" (lines {', '.join(hits)})"
     wanted = next((part.strip() for part in old.split("\n") if part.strip()), "")
     best = (
@@ -106,14 +106,6 @@ def _closest(text: str, old: str, count: int) -> str:
         return ""
     at = next(i for i, line in enumerate(lines, 1) if line.strip() == best[0])
     return f"; the closest line is {at}: {clean(best[0], 120)!r}"
-
-
-def _occurrences(text: str, old: str) -> list[int]:
-    out, at = [], text.find(old)
-    while at >= 0:
-        out.append(at)
-        at = text.find(old, at + 1)
-    return out
 
 
 class Programs:

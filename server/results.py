@@ -175,6 +175,16 @@ def size_of(payload: Any) -> int:
     return len(json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode())
 
 
+def occurrences(text: str, part: str) -> list[int]:
+    """Offsets of `part`, overlapping ones too (`str.count` misses those); empty for an empty part."""
+    out: list[int] = []
+    at = text.find(part) if part else -1
+    while at >= 0:
+        out.append(at)
+        at = text.find(part, at + 1)
+    return out
+
+
 def text_edits(text: str, fix: Fix) -> list[TextEdit] | None:
     """Express span edits as exact old/new edits that match once each, in the order in which they are to be applied.
 
@@ -192,7 +202,7 @@ def text_edits(text: str, fix: Fix) -> list[TextEdit] | None:
         first, last = text.rfind("\n", 0, begin) + 1, text.find("\n", end)
         last = len(text) if last < 0 else last
         # Grow by whole lines until the old string is unique: a line such as `wait(full[n])` often repeats.
-        while (first == last or text.count(text[first:last]) != 1) and (first > 0 or last < len(text)):
+        while len(occurrences(text, text[first:last])) != 1 and (first > 0 or last < len(text)):
             if first > 0:
                 first = text.rfind("\n", 0, first - 1) + 1
             if last < len(text):

@@ -59,7 +59,8 @@ def test_every_status_has_an_exit_code() -> None:
 
 @pytest.mark.parametrize(("detail", "budget"), [("concise", CONCISE_BYTES), ("detailed", DETAILED_BYTES)])
 def test_a_flood_of_findings_fits_and_is_counted(detail: str, budget: int) -> None:
-    result = add_diagnostics(Result(summary="s", status="rejected"), many(200), "line\n" * 300, detail)  # type: ignore[arg-type]
+    empty = Result(summary="s", status="rejected")
+    result = add_diagnostics(empty, many(200), "line\n" * 300, detail)  # type: ignore[arg-type]
     fit(result, detail)  # type: ignore[arg-type]
     assert size_of(result.compact()) <= budget
     assert result.total == 200 and len(result.diagnostics) <= MAX_DIAGNOSTICS
@@ -88,7 +89,7 @@ def test_text_form_has_one_line_per_finding() -> None:
     assert "ids: ir_id=ir_0" in lines and any(line.startswith("artifact: cake://") for line in lines)
 
 
-# ---- span edits to exact edits -----------------------------------------------------------------------------------------
+# ---- span edits to exact edits ------------------------------------------------------------------------------------
 
 
 def spans(line: int, col: int, end_line: int, end_col: int, new: str) -> Edit:

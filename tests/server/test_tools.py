@@ -25,7 +25,7 @@ TOOLS = ["propose_ir", "verify", "estimate_cost", "compile_and_bench", "profile"
 NOWHERE = "ir_" + "0" * 32
 
 
-# ---- what is published -------------------------------------------------------------------------------------------------
+# ---- what is published --------------------------------------------------------------------------------------------
 
 
 async def test_tool_definitions_match_their_snapshots_and_stay_small(client: Client) -> None:
@@ -81,7 +81,7 @@ async def test_a_read_only_server_offers_only_what_changes_nothing(engine: Engin
         assert (await call(client, "verify", text=BROKEN))["status"] == "rejected"
 
 
-# ---- wrong calls -------------------------------------------------------------------------------------------------------
+# ---- wrong calls --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ async def test_an_unforeseen_fault_is_coded_without_its_text(
     assert got["code"] == "internal/unexpected" and "secret" not in json.dumps(got) and "ref_" in got["summary"]
 
 
-# ---- proposing ---------------------------------------------------------------------------------------------------------
+# ---- proposing ----------------------------------------------------------------------------------------------------
 
 
 async def test_proposing_is_idempotent_and_types_the_program(client: Client) -> None:
@@ -212,7 +212,7 @@ async def test_hostile_texts_get_a_located_answer(client: Client, text: str) -> 
         assert got["diagnostics"][0]["line"] >= 1 and got["diagnostics"][0]["rule"].startswith("language/")
 
 
-# ---- verifying ---------------------------------------------------------------------------------------------------------
+# ---- verifying ----------------------------------------------------------------------------------------------------
 
 
 async def test_the_planted_fault_is_rejected_where_it_is_and_the_repair_accepted(client: Client) -> None:
@@ -259,7 +259,7 @@ async def test_an_estimate_says_that_it_is_not_a_measurement(client: Client) -> 
     assert rejected["status"] == "rejected"
 
 
-# ---- failures ----------------------------------------------------------------------------------------------------------
+# ---- failures -----------------------------------------------------------------------------------------------------
 
 
 async def test_failures_name_their_owner_and_count_up(client: Client) -> None:
@@ -286,7 +286,7 @@ async def test_reported_text_is_not_echoed(client: Client) -> None:
     assert "Ignore" not in json.dumps(got)
 
 
-# ---- resources and prompts -----------------------------------------------------------------------------------------------
+# ---- resources and prompts ----------------------------------------------------------------------------------------
 
 
 async def test_every_listed_resource_and_its_first_entry_can_be_read_both_ways(client: Client) -> None:
