@@ -18,7 +18,7 @@ _HOME = {
     "verify_text": "analyses.verify",
 }
 
-__all__ = ["Estimate", "estimate", "Report", "ValueFault", "interpret", "verify", "verify_text"]
+__all__ = ["Estimate", "Report", "ValueFault", "estimate", "interpret", "verify", "verify_text"]
 
 
 def __getattr__(name: str) -> Any:

@@ -47,7 +47,11 @@ def test_row_kernel_is_bound_by_memory() -> None:
 
 def test_more_work_never_costs_less() -> None:
     bound = kernel("kmeans_assign")
-    times = [estimate(bound, {"B": 1, "N": n, "C": c, "D": 128}).time_us for n in (1024, 65536, 1 << 20) for c in (128, 1024, 4096)]
+    times = [
+        estimate(bound, {"B": 1, "N": n, "C": c, "D": 128}).time_us
+        for n in (1024, 65536, 1 << 20)
+        for c in (128, 1024, 4096)
+    ]
     for i in range(0, 9, 3):
         assert times[i] <= times[i + 1] <= times[i + 2]
     assert times[0] <= times[3] <= times[6]

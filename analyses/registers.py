@@ -1,0 +1,153 @@
+"""Registers: the fragments that are alive at once in each role, exact from the types, against the role's budget.
+
+Scalars, addresses and descriptors are not modelled one by one: `OVERHEAD` registers stand for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from analyses.context import fragments_of
+from cake_ir.bound import (
+    BoundKernel,
+    ElectedBlock,
+    For,
+    Fragment,
+    If,
+    Let,
+    Op,
+    Role,
+    RoleBlock,
+    SConst,
+    VFrag,
+    WarpsBlock,
+    While,
+)
+from cake_ir.derive import Derived
+from cake_ir.diagnostics import Span
+from cake_ir.layouts import registers
+
+OVERHEAD = 32
+"""Registers per thread for addresses, loop counters and uniform scalars. 128x208 f32 by one warpgroup spills at 232
+registers and does not at 240 (CUTLASS pull request 2219), which bounds the constant between 25 and 32."""
+
+LIMIT = 255
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The largest number of fragment registers alive at once in a role, where, and which fragments they are."""
+
+    registers: int
+    span: Span | None
+    alive: tuple[tuple[str, int], ...]
+
+
+class _Liveness:
+    """Backward pass over one role's projection of the body. State: the set of live fragments."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.peak = 0
+        self.at: Any = None
+        self.alive: frozenset[Fragment] = frozenset()
+
+    def note(self, live: set[Fragment], stmt: Any) -> None:
+        total = sum(registers(f.type) for f in live)
+        if total > self.peak:
+            self.peak, self.at, self.alive = total, stmt, frozenset(live)
+
+    def block(self, body: tuple[Any, ...], live: set[Fragment]) -> set[Fragment]:
+        for stmt in reversed(body):
+            live = self.statement(stmt, live)
+        return live
+
+    def statement(self, stmt: Any, live: set[Fragment]) -> set[Fragment]:
+        if isinstance(stmt, RoleBlock):
+            return self.block(stmt.body, live) if stmt.role is self.role else live
+        if isinstance(stmt, (ElectedBlock, WarpsBlock)):
+            return self.block(stmt.body, live)
+        if isinstance(stmt, If):
+            return self.block(stmt.then, set(live)) | self.block(stmt.orelse, set(live))
+        if isinstance(stmt, For):
+            return self.loop(stmt.body, live)
+        if isinstance(stmt, While):
+            return self.loop((*stmt.prelude, *stmt.body), live)
+        if isinstance(stmt, Let):
+            return self.step(stmt, {stmt.frag}, fragments_of(stmt.value) if stmt.value is not None else set(), live)
+        if isinstance(stmt, Op):
+            return self.op(stmt, live)
+        return live
+
+    def loop(self, body: tuple[Any, ...], live: set[Fragment]) -> set[Fragment]:
+        out = set(live)
+        while True:
+            again = out | self.block(body, set(out))
+            if again == out:
+                return out
+            out = again
+
+    def op(self, op: Op, live: set[Fragment]) -> set[Fragment]:
+        defs = {r for r in op.results if isinstance(r, Fragment)}
+        uses: set[Fragment] = set()
+        for name, value in op.operands.items():
+            uses |= fragments_of(value)
+            if name == "acc" and isinstance(value, VFrag):
+                init = op.operands.get("init")
+                whole = value.type == value.frag.type
+                if whole and isinstance(init, SConst) and init.value:
+                    uses -= {value.frag}
+                defs.add(value.frag)
+        return self.step(op, defs, uses, live)
+
+    def step(self, stmt: Any, defs: set[Fragment], uses: set[Fragment], live: set[Fragment]) -> set[Fragment]:
+        before = (live - defs) | uses
+        # results and operands overlap only element by element: the larger side is what must fit
+        self.note(live | {d for d in defs if not (isinstance(stmt, Let) and stmt.value is None)}, stmt)
+        self.note(before, stmt)
+        return before
+
+
+def peak(bound: BoundKernel, role: Role) -> Peak:
+    """Peak fragment registers of a role's threads."""
+    liveness = _Liveness(role)
+    liveness.block(bound.body, set())
+    alive = tuple(sorted(((f.name, registers(f.type)) for f in liveness.alive), key=lambda x: (-x[1], x[0])))
+    return Peak(liveness.peak, getattr(liveness.at, "span", None), alive)
+
+
+def budget(bound: BoundKernel, derived: Derived) -> tuple[dict[str, Any], ...]:
+    """One row per role: registers per thread that it may use, that its fragments need at the peak, and what is left."""
+    rows = []
+    for role in bound.roles:
+        top = peak(bound, role)
+        change = derived.launch.setmaxnreg.get(role.name)
+        limit = min(LIMIT, change.registers if change else derived.launch.r0)
+        rows.append(
+            {
+                "role": role.name,
+                "threads": 32 * role.warps,
+                "budget": limit,
+                "source": f"setmaxnreg.{change.kind}" if change else "launch bounds",
+                "fragments": top.registers,
+                "overhead": OVERHEAD,
+                "estimate": top.registers + OVERHEAD,
+                "left": limit - top.registers - OVERHEAD,
+                "line": top.span.line if top.span else None,
+                "alive": [{"name": n, "registers": r} for n, r in top.alive],
+            }
+        )
+    return tuple(rows)
+
+
+def render(rows: tuple[dict[str, Any], ...]) -> str:
+    """The register table as text."""
+    lines = [f"{'role':<12} {'threads':>7} {'budget':>6} {'fragments':>9} {'estimate':>8}  at the peak"]
+    for r in rows:
+        alive = ", ".join(f"{a['name']} {a['registers']}" for a in r["alive"]) or "no fragments"
+        where = f" (line {r['line']})" if r["line"] else ""
+        lines.append(
+            f"{r['role']:<12} {r['threads']:>7} {r['budget']:>6} {r['fragments']:>9} {r['estimate']:>8}  {alive}{where}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,297 @@
+"""`verify`: all readings of one bound program that need no numbers, in layers, as one report.
+
+Layers: text and binding happened before (a BoundKernel exists); derivation; resources (static rules); progress and data
+(the order reading on the witness shapes); performance (warnings and advice). A failed layer skips the layers that it makes
+meaningless, and the report says so. Static facts are *proved*; the order reading *checks* the witness shapes it ran.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from analyses.context import Context
+from analyses.ledger import ledger
+from analyses.memory import memory_table
+from analyses.registers import budget
+from analyses.report import LAYERS, Property, Report
+from cake_ir.bound import BoundKernel
+from cake_ir.derive import Derived, derive
+from cake_ir.diagnostics import CakeError, Diagnostic
+
+Binding = int | float | bool | str
+_SEVERITY = {"error": 0, "warning": 1, "advice": 2}
+
+
+def verify(bound: BoundKernel) -> Report:
+    """The report on one bound kernel. Never raises for a faulty program."""
+    derived = derive(bound)
+    ctx = Context(bound, derived)
+    found: list[Diagnostic] = list(derived.diagnostics)
+    skipped: list[str] = []
+    broken = {"derivation"} if _errors(derived.diagnostics) else set()
+    resources = _static(ctx, "resources")
+    found += resources
+    if _errors(resources):
+        broken.add("resources")
+    properties = [
+        *_derived_properties(ctx),
+        _resource_property(resources),
+        _bounds_property(ctx),
+        *_guard_property(ctx),
+    ]
+    coverage = [_witness_line(derived)] if derived.witnesses else []
+    if "derivation" in broken:
+        why = f"the derivation failed ({', '.join(sorted({d.rule for d in derived.diagnostics if d.severity == 'error'}))})"
+        skipped += [f"progress: {why}", f"data: {why}"]
+        properties += [Property("progress", "undecided", "not run", why), Property("data", "undecided", "not run", why)]
+    else:
+        order_found, order_properties, order_coverage = _order(bound, derived)
+        found += order_found
+        properties += order_properties
+        coverage += order_coverage
+        if _errors(order_found):
+            broken.add("order")
+    if broken:
+        skipped.append("performance: advice is given on programs without errors")
+    else:
+        found += _static(ctx, "performance")
+    return Report(
+        diagnostics=_tidy(found),
+        properties=tuple(properties),
+        ledger=ledger(ctx),
+        memory=memory_table(ctx),
+        registers=budget(bound, derived),
+        coverage=tuple(coverage),
+        skipped=tuple(skipped),
+    )
+
+
+def verify_text(
+    text: str,
+    bindings: Mapping[str, Binding] | None = None,
+    target: str | None = None,
+    kernel: str | None = None,
+    *,
+    fixes: bool = False,
+    name: str = "<text>",
+) -> Report:
+    """Parse, bind and verify a text. With several kernels and no `kernel`, all of them, one report.
+
+    fixes: look for machine-applicable repairs as well (each one verified on a copy), see `analyses.fixes`.
+    """
+    from cake_ir import bind, parse
+
+    parsed = parse(text, name)
+    if parsed.file is None:
+        report = Report(
+            _tidy(parsed.diagnostics), skipped=tuple(f"{layer}: the text does not parse" for layer in LAYERS[1:])
+        )
+    else:
+        names = (
+            [kernel] if kernel is not None or len(parsed.file.kernels) == 1 else [k.name for k in parsed.file.kernels]
+        )
+        reports = []
+        for one in names:
+            result = bind(parsed.file, dict(bindings or {}), target, one, name)
+            if result.bound is None:
+                reports.append(
+                    Report(
+                        _tidy(result.diagnostics),
+                        skipped=tuple(f"{layer}: the program does not bind" for layer in LAYERS[2:]),
+                    )
+                )
+            else:
+                reports.append(verify(result.bound))
+        report = reports[0] if len(reports) == 1 else _join(reports)
+    if fixes and not report.accepted:
+        from dataclasses import replace
+
+        from analyses.fixes import with_fixes
+
+        report = replace(
+            report, diagnostics=with_fixes(report.diagnostics, text, bindings=bindings, target=target, kernel=kernel)
+        )
+    return report
+
+
+def _join(reports: list[Report]) -> Report:
+    return Report(
+        _tidy(d for r in reports for d in r.diagnostics),
+        tuple(p for r in reports for p in r.properties),
+        tuple(x for r in reports for x in r.ledger),
+        {},
+        tuple(x for r in reports for x in r.registers),
+        tuple(c for r in reports for c in r.coverage),
+        tuple(s for r in reports for s in r.skipped),
+    )
+
+
+# ---- layers
+
+
+@lru_cache(maxsize=1)
+def _checks() -> tuple[tuple[str, str, Any], ...]:
+    """(layer, rule id, check) of all rules that bring a check of their own."""
+    from analyses.rules import registry
+
+    return tuple((p.rule.layer, p.rule.id, p.check) for p in registry().values() if p.check is not None)
+
+
+def _static(ctx: Context, layer: str) -> list[Diagnostic]:
+    found: list[Diagnostic] = []
+    for where, _, check in _checks():
+        if where == layer:
+            try:
+                found += check(ctx)
+            except CakeError as fault:  # an unknown fact of a target is reported, not guessed
+                found.append(fault.diagnostic)
+    return found
+
+
+def _order(bound: BoundKernel, derived: Derived) -> tuple[list[Diagnostic], list[Property], list[str]]:
+    """Findings, properties and coverage of the order reading."""
+    if importlib.util.find_spec("analyses.order.check") is None:
+        why = "this build has no order reading"
+        return [], [Property("progress", "undecided", "none", why), Property("data", "undecided", "none", why)], []
+    from analyses.order import check_order
+
+    result = check_order(bound, derived)
+    return list(result.diagnostics), list(result.properties), list(result.coverage)
+
+
+# ---- properties
+
+
+def _derived_properties(ctx: Context) -> list[Property]:
+    d = ctx.derived
+    scope = f"{len(d.witnesses)} witness shapes"
+    faults = {x.rule for x in d.diagnostics if x.severity == "error"}
+    counts = [Property("types, forms and units", "proved", "all shapes that `where` admits")]
+    for name, rules in (
+        (
+            "arrival counts",
+            {"derive/unequal-arrivals", "derive/asserted-arrivals", "derive/no-arrival", "derive/data-dependent"},
+        ),
+        (
+            "expected bytes",
+            {
+                "derive/unequal-bytes",
+                "derive/asserted-bytes",
+                "derive/expect-without-copies",
+                "derive/unexpected-bytes",
+                "derive/double-expect",
+            },
+        ),
+    ):
+        bad = sorted(faults & rules)
+        if bad:
+            counts.append(Property(name, "refuted", scope, ", ".join(bad)))
+        elif not d.witnesses:
+            counts.append(Property(name, "undecided", "no witness shape", ", ".join(d.unmet_goals)))
+        elif any(b.kind == "mbarrier" for b in ctx.bound.barriers):
+            counts.append(Property(name, "checked", scope))
+    return counts
+
+
+def _resource_property(found: Iterable[Diagnostic]) -> Property:
+    bad = sorted({d.rule for d in found if d.severity == "error"})
+    if bad:
+        return Property("resources", "refuted", "this binding", ", ".join(bad))
+    return Property(
+        "resources",
+        "proved",
+        "all shapes; this binding and target",
+        "shared and tensor memory, threads, barriers, register pool",
+    )
+
+
+def _bounds_property(ctx: Context) -> Property:
+    """Whether every view lies inside its tile for every value of its index variables."""
+    open_ends = []
+    for op, view in ctx.views:
+        for axis, start, count, extent in (
+            ("rows", view.row0, view.rows, view.buffer.rows),
+            ("cols", view.col0, view.cols, view.buffer.cols),
+        ):
+            low, high = ctx.bounds(start)
+            if low < 0 or high + count > extent:
+                open_ends.append(f"{view.buffer.name}.{axis} at line {op.span.line}")
+    if not open_ends:
+        return Property("on-chip bounds", "proved", "all shapes that `where` admits")
+    return Property(
+        "on-chip bounds",
+        "checked",
+        f"{len(ctx.derived.witnesses)} witness shapes",
+        "not bounded by the text alone: " + ", ".join(open_ends[:4]),
+    )
+
+
+def _guard_property(ctx: Context) -> list[Property]:
+    """Alignment of global operands: by `where`, or by a guard that the launcher checks."""
+    if not ctx.derived.guards:
+        return []
+    left = []
+    for g in ctx.derived.guards:
+        if g.kind == "stride" and g.value is not None:
+            size = max(1, g.modulus * 8 // g.tensor.dtype.bits)
+            d = ctx.divisor(g.value)
+            if d and d % size:
+                left.append(f"stride {g.dim} of {g.tensor.name} is a multiple of {g.modulus} B")
+        elif g.kind == "extent":
+            left.append(f"an extent of {g.tensor.name}")
+    bases = sorted({g.tensor.name for g in ctx.derived.guards if g.kind == "base"})
+    reason = f"base addresses of {', '.join(bases)} are checked before each launch" if bases else ""
+    if left:
+        reason += ("; " if reason else "") + "and: " + "; ".join(left)
+    return [Property("global alignment", "proved", "launches that pass the guards", reason)]
+
+
+def _witness_line(d: Derived) -> str:
+    shown = "; ".join(f"{w.goal}: {w.describe()}" for w in d.witnesses[:3])
+    more = f"; and {len(d.witnesses) - 3} more" if len(d.witnesses) > 3 else ""
+    unmet = f" Not reached: {', '.join(d.unmet_goals)}." if d.unmet_goals else ""
+    return f"{len(d.witnesses)} witness shapes: {shown}{more}.{unmet}"
+
+
+# ---- findings
+
+
+def _errors(found: Iterable[Diagnostic]) -> bool:
+    return any(d.severity == "error" for d in found)
+
+
+def _tidy(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Sorted by severity and place; one finding per rule and place, and per rule and resource at one line."""
+    kept: dict[tuple[Any, ...], Diagnostic] = {}
+    for d in found:
+        key = (d.rule, d.span.line, d.span.col, d.subject.resource)
+        kept.setdefault(key, d)
+    return tuple(sorted(kept.values(), key=lambda d: (_SEVERITY[d.severity], d.span.line, d.span.col, d.rule)))
+
+
+def render(report: Report) -> str:
+    """The whole report as plain text."""
+    from analyses import ledger as ledgers
+    from analyses import memory, registers
+
+    parts = ["\n".join(d.render() for d in report.diagnostics) or "no findings"]
+    parts.append(
+        "\n".join(
+            f"{p.name}: {p.verdict} ({p.scope})" + (f"; {p.reason}" if p.reason else "") for p in report.properties
+        )
+    )
+    for title, text in (
+        ("barriers", ledgers.render(report.ledger)),
+        ("memory", memory.render(report.memory)),
+        ("registers", registers.render(report.registers)),
+    ):
+        if text:
+            parts.append(f"{title}\n{text}")
+    if report.skipped:
+        parts.append("not checked\n" + "\n".join(f"  {s}" for s in report.skipped))
+    if report.coverage:
+        parts.append("coverage\n" + "\n".join(f"  {c}" for c in report.coverage))
+    return "\n\n".join(p for p in parts if p)

@@ -1,0 +1,77 @@
+"""Every corpus kernel is accepted, fast, and its tables say what the text says."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from analyses import verify, verify_text
+from analyses.verify import render
+from cake_ir import bind, parse
+
+KERNELS = sorted((Path(__file__).parents[2] / "corpus" / "kernels").glob("*.cake"))
+CASES = [(p, t) for p in KERNELS for t in parse(p.read_text()).file.kernels[0].targets]  # type: ignore[union-attr]
+
+
+def bound(path: Path, target: str | None = None, **bindings: object):
+    result = bind(parse(path.read_text()).file, bindings, target)  # type: ignore[arg-type]
+    assert result.bound is not None, [d.render() for d in result.diagnostics]
+    return result.bound
+
+
+@pytest.mark.parametrize(("path", "target"), CASES, ids=lambda x: getattr(x, "stem", x))
+def test_corpus_kernels_are_accepted(path: Path, target: str) -> None:
+    verify(bound(path, target))  # warm: rules imported
+    kernel = bound(path, target)
+    start = time.process_time()
+    report = verify(kernel)
+    spent = time.process_time() - start
+    assert report.accepted, [d.render() for d in report.diagnostics]
+    assert not [d for d in report.diagnostics if d.severity == "error"]
+    assert {p.name for p in report.properties} >= {"progress", "data", "resources", "on-chip bounds"}
+    assert spent < 0.25, f"{1000 * spent:.0f} ms of processor time"
+
+
+def test_the_ledger_lists_who_arrives_how_often_and_who_waits() -> None:
+    report = verify(bound(next(p for p in KERNELS if p.stem == "gemm_sm90")))
+    rows = {r["barrier"]: r for r in report.ledger}
+    assert (rows["full"]["count"], rows["full"]["bytes"]) == (1, 49152)  # 128x64 and half of 256x64, twice by multicast
+    assert [(a["role"], a["op"]) for a in rows["free"]["arrives"]] == [("math", "arrive")] * 4
+    assert {w["role"] for w in rows["free"]["waits"]} == {"producer"}
+
+
+def test_the_memory_table_gives_offsets_sizes_and_lifetimes() -> None:
+    report = verify(bound(next(p for p in KERNELS if p.stem == "gemm_sm100"), CG=1, BN=128))
+    shared = report.memory["shared"]
+    tiles = {r["name"]: r for r in shared["rows"]}
+    assert tiles["a_s"]["bytes"] == 4 * 128 * 64 * 2 and tiles["a_s"]["offset"] % 1024 == 0
+    assert shared["left"] == shared["limit"] - shared["asked"] >= 0
+    assert report.memory["tensor"] == {**report.memory["tensor"], "columns": 256, "limit": 512, "owner": "issuer"}
+
+
+def test_the_register_table_names_the_fragments_alive_at_the_peak() -> None:
+    report = verify(bound(next(p for p in KERNELS if p.stem == "kmeans_assign")))
+    math = next(r for r in report.registers if r["role"] == "math")
+    assert math["budget"] == 240 and math["source"] == "setmaxnreg.inc"
+    assert {a["name"]: a["registers"] for a in math["alive"]}.items() >= {"acc": 64, "sq": 32, "best": 4}.items()
+
+
+def test_the_text_form_of_a_report_is_complete() -> None:
+    text = render(verify(bound(next(p for p in KERNELS if p.stem == "kmeans_assign"))))
+    for part in ("no findings", "barriers", "memory", "registers", "coverage", "8 arrivals per use", "32768 B per use"):
+        assert part in text
+
+
+def test_a_text_that_does_not_parse_skips_every_later_layer() -> None:
+    report = verify_text("@kernel(target='sm_90a')\ndef f(:\n")
+    assert not report.accepted and report.diagnostics[0].rule.startswith("language/")
+    assert [s.split(":")[0] for s in report.skipped] == [
+        "binding",
+        "derivation",
+        "resources",
+        "progress",
+        "data",
+        "performance",
+    ]
