@@ -1,0 +1,153 @@
+"""Shadow memory: who last wrote and who has since read every box of on-chip memory.
+
+Boxes are half-open (r0, r1, c0, c1). Buffers that share storage (`over=`) share one shadow in byte coordinates: lines of
+the swizzle span when all agree on it, byte ranges otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cake_ir.bound import Buffer
+from cake_ir.derive import Derived
+from cake_ir.derive.memory import stage_stride
+from cake_ir.skeleton import ViewAt
+
+Box = tuple[int, int, int, int]
+
+
+class Access:
+    """One recorded access. comp/epoch: the clock component that tells when it is over; fence: the component that tells
+    when it is visible to the async proxy (-1: needs no fence). lanes: equal keys mean the same lane touches each element.
+    ticks: (all lanes, first thread) of the unit when it was issued."""
+
+    __slots__ = ("box", "comp", "epoch", "fence", "unit", "event", "lanes", "engine", "ticks", "use", "thread")
+
+    def __init__(self, box: Box, comp: int, epoch: int, fence: int, unit: Any, event: Any, lanes: Any, engine: str,
+                 ticks: tuple[int, int], use: int, thread: bool) -> None:
+        self.box, self.comp, self.epoch, self.fence, self.unit = box, comp, epoch, fence, unit
+        self.event, self.lanes, self.engine, self.ticks, self.use, self.thread = event, lanes, engine, ticks, use, thread
+
+
+class Cell:
+    """Accesses of one slot: the writes that still show, and the reads since."""
+
+    __slots__ = ("writes", "reads")
+
+    def __init__(self) -> None:
+        self.writes: dict[tuple[int, Box], Access] = {}
+        self.reads: dict[tuple[int, Box], Access] = {}
+
+    def note_read(self, a: Access) -> None:
+        self.reads[(a.comp, a.box)] = a
+
+    def note_write(self, a: Access, whole: bool) -> None:
+        """Record a write; what it covers entirely has been checked against it and is forgotten."""
+        if whole:
+            r0, r1, c0, c1 = a.box
+            for store in (self.writes, self.reads):
+                gone = [k for k in store if k[1][0] >= r0 and k[1][1] <= r1 and k[1][2] >= c0 and k[1][3] <= c1]
+                for k in gone:
+                    del store[k]
+        self.writes[(a.comp, a.box)] = a
+
+    def uncovered(self, box: Box) -> bool:
+        """Whether part of the box was never written."""
+        rest = [box]
+        for (_, w) in self.writes:
+            if w[0] <= box[0] and w[1] >= box[1] and w[2] <= box[2] and w[3] >= box[3]:
+                return False
+        for (_, w) in self.writes:
+            rest = [piece for r in rest for piece in subtract(r, w)]
+            if not rest:
+                return False
+        return True
+
+
+def subtract(a: Box, b: Box) -> list[Box]:
+    """The parts of a outside b."""
+    r0, r1, c0, c1 = max(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), min(a[3], b[3])
+    if r0 >= r1 or c0 >= c1:
+        return [a]
+    out = []
+    if a[0] < r0:
+        out.append((a[0], r0, a[2], a[3]))
+    if r1 < a[1]:
+        out.append((r1, a[1], a[2], a[3]))
+    if a[2] < c0:
+        out.append((r0, r1, a[2], c0))
+    if c1 < a[3]:
+        out.append((r0, r1, c1, a[3]))
+    return out
+
+
+class Storage:
+    """Maps views to cells and boxes."""
+
+    def __init__(self, buffers: tuple[Buffer, ...], derived: Derived) -> None:
+        self.derived = derived
+        self.root: dict[Buffer, Buffer] = {}
+        groups: dict[Buffer, list[Buffer]] = {}
+        for b in buffers:
+            root = b
+            while root.over is not None:
+                root = root.over
+            self.root[b] = root
+            groups.setdefault(root, []).append(b)
+        self.mode: dict[Buffer, str] = {}
+        for root, members in groups.items():
+            if len({(b.dims, b.dtype.bits, b.stages, b.swizzle, b.pad) for b in members}) == 1:
+                mode = "plain"
+            elif len({b.swizzle for b in members}) == 1 and root.swizzle and all(b.row_bytes % b.swizzle == 0 for b in members):
+                mode = "lines"
+            else:
+                mode = "bytes"
+            for b in members:
+                self.mode[b] = "tmem" if b.space == "tmem" else mode
+        self.cells: dict[tuple[int, Any, int], Cell] = {}
+
+    def locate(self, v: ViewAt) -> list[tuple[Cell, Box]]:
+        """The cells and boxes of an evaluated view."""
+        b = v.view.buffer
+        mode = self.mode[b]
+        if mode == "plain":
+            return [(self._cell(v.cta, self.root[b], v.slot), (v.row0, v.row1, v.col0, v.col1))]
+        if mode == "tmem":
+            bits = b.dtype.bits
+            per = -(-b.cols * bits // 32)
+            first = self.derived.tmem[b] + v.slot * per
+            return [(self._cell(v.cta, "tmem", 0), (v.row0, v.row1, first + v.col0 * bits // 32, first - (-v.col1 * bits // 32)))]
+        cell = self._cell(v.cta, self.root[b], 0)
+        base = v.slot * stage_stride(b)
+        lo, hi = v.col0 * b.dtype.bits // 8, -(-v.col1 * b.dtype.bits // 8)
+        if mode == "lines":
+            span = b.swizzle
+            out = []
+            for panel in range(lo // span, -(-hi // span)):
+                line = base // span + panel * b.rows
+                out.append((cell, (line + v.row0, line + v.row1, max(lo - panel * span, 0), min(hi - panel * span, span))))
+            return out
+        return [(cell, (a, z, 0, 1)) for a, z in _ranges(b, v, base, lo, hi)]
+
+    def _cell(self, cta: int, root: Any, slot: int) -> Cell:
+        key = (cta, root, slot)
+        cell = self.cells.get(key)
+        if cell is None:
+            cell = self.cells[key] = Cell()
+        return cell
+
+
+def _ranges(b: Buffer, v: ViewAt, base: int, lo: int, hi: int) -> list[tuple[int, int]]:
+    """Byte ranges of a view, adjacent ones merged. Inside a swizzle line the 16-byte chunks move, so a partial row of a
+    swizzled tile counts as the whole line."""
+    if b.swizzle:
+        span = min(b.swizzle, b.row_bytes)
+        return [(base + p * b.rows * span + v.row0 * span, base + p * b.rows * span + v.row1 * span) for p in range(lo // span, -(-hi // span))]
+    if lo == 0 and hi == b.pitch:
+        return [(base + v.row0 * b.pitch, base + v.row1 * b.pitch)]
+    return [(base + r * b.pitch + lo, base + r * b.pitch + hi) for r in range(v.row0, v.row1)]
+
+
+def overlaps(a: Box, b: Box) -> bool:
+    """Whether two boxes share an element."""
+    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]

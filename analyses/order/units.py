@@ -1,0 +1,246 @@
+"""Executing units and barriers of the joint run, with their vector clocks.
+
+A unit is a role instance, or one warp of it inside `warps()`. It knows two things separately: what all its lanes know
+(`K`) and what its first thread knows (`KL`, at least as much). Its own accesses are counted by components: R (accesses of
+all lanes), L (of the first thread alone), RF and LF (up to where the async proxy was fenced), and one per asynchronous
+engine (cp.async groups, wgmma groups, tcgen05 ops, tensor memory loads and stores, bulk groups).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cake_ir.bound import Barrier, Fragment
+from cake_ir.skeleton import AgentTrace, BarAt, Event
+
+Clock = NDArray[np.int32]
+
+COMPONENTS = ("R", "RF", "L", "LF", "CP", "CPF", "WG", "TC", "TLD", "TST", "BR", "BL")
+
+
+class Clocks:
+    """Numbers the clock components and says whose they are."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+
+    def take(self) -> int:
+        """The next component. Raises OverflowError beyond the capacity, which the machine computes beforehand."""
+        if self.used >= self.capacity:
+            raise OverflowError("more clock components than planned")
+        self.used += 1
+        return self.used - 1
+
+    def zero(self) -> Clock:
+        """Knows nothing."""
+        return np.zeros(self.capacity, dtype=np.int32)
+
+
+class Group:
+    """Commit groups of one owner: committed, done (waited for), whether ops follow the last commit."""
+
+    __slots__ = ("committed", "done", "open", "last", "wait")
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.done = 0
+        self.open = False
+        self.last: Event | None = None
+        self.wait: tuple[Event, int] | None = None
+
+    @property
+    def current(self) -> int:
+        """Number of the group that an op issued now will belong to."""
+        return self.committed + 1
+
+    def issue(self, e: Event) -> int:
+        self.open = True
+        self.last = e
+        return self.committed + 1
+
+    def commit(self) -> None:
+        self.committed += 1
+        self.open = False
+
+    def waited(self, k: int, e: Event) -> None:
+        self.done = max(self.done, self.committed - k)
+        self.wait = (e, k)
+
+
+class Numbering:
+    """The use numbers of one op of one unit. A number met again after others starts a new round, in which each slot's phase
+    goes on counting; hardware sees only slot and parity, so such a program is right where the parities agree."""
+
+    __slots__ = ("last", "seen", "round", "slots")
+
+    def __init__(self) -> None:
+        self.last: int | None = None
+        self.seen: set[int] = set()
+        self.round = 0
+        self.slots: dict[int, tuple[int, int, int]] = {}
+
+    def phase(self, bar: BarAt) -> tuple[int, bool]:
+        """(phase meant, whether its parity contradicts the number)."""
+        use = bar.use
+        if use != self.last and use in self.seen:
+            self.round += 1
+            self.seen.clear()
+        self.seen.add(use)
+        self.last = use
+        before = self.slots.get(bar.slot)
+        if before is not None and before[:2] == (self.round, use):
+            phase = before[2]
+        elif self.round == 0 or before is None:
+            phase = bar.phase
+        else:
+            phase = before[2] + 1
+        self.slots[bar.slot] = (self.round, use, phase)
+        return phase, (phase - bar.phase) % 2 != 0
+
+
+class Unit:
+    """One executing sequence with its clocks."""
+
+    def __init__(self, clocks: Clocks, trace: AgentTrace, events: list[Event], parent: Unit | None = None, warp: int = 0) -> None:
+        self.trace, self.events, self.parent = trace, events, parent
+        self.cta = trace.cta
+        self.role = trace.role
+        self.label = trace.label if parent is None else f"warp {warp} of {trace.label}"
+        self.threads = 32 if parent is not None else {"thread": 32 * trace.role.warps, "warp": 32, "warpgroup": 128}[trace.role.unit]
+        self.single = trace.role.unit == "thread"
+        self.pc = 0
+        self.R, self.RF, self.L, self.LF, self.CP, self.CPF, self.WG, self.TC, self.TLD, self.TST, self.BR, self.BL = (
+            clocks.take() for _ in COMPONENTS)
+        self.KL: Clock = clocks.zero()
+        self.K: Clock = self.KL if self.single else clocks.zero()
+        self.tick = self.tick_l = 1
+        self.fenced = self.fenced_l = 0
+        self.cp, self.wg, self.bulk, self.bulk_l = Group(), Group(), Group(), Group()
+        self.cp_fenced = 0
+        self.tc = 0
+        self.tld = self.tld_done = self.tst = self.tst_done = 0
+        self.dep = self.dep_l = False
+        self.frags: dict[Fragment, tuple[str, int, Event]] = parent.frags if parent else {}
+        self.releases: list[tuple[int, int, bool, Event]] = []
+        self.children: list[Unit] = []
+        self.block: Any = None
+        self.entered = False
+        self.rounds: dict[Any, int] = {}
+        self.phases: dict[int, Numbering] = {}
+
+    @property
+    def done(self) -> bool:
+        return self.pc >= len(self.events) and self.block is None
+
+    # ---- knowledge
+
+    def acquire(self, clock: Clock, thread: bool) -> None:
+        """Joins what a release published; by the first thread alone when `thread`."""
+        np.maximum(self.KL, clock, out=self.KL)
+        if not thread and not self.single:
+            np.maximum(self.K, clock, out=self.K)
+
+    def publish(self, thread: bool, e: Event | None) -> Clock:
+        """The clock that a release carries: of the first thread, or of all lanes (each lane having released)."""
+        if thread or self.single:
+            v = self.KL.copy()
+            v[self.L], v[self.LF] = self.tick_l, self.fenced_l
+        else:
+            v = np.maximum(self.K, self.KL)
+            self._own(v)
+            self.tick += 1
+        if e is not None:
+            self.releases.append((self.tick - (0 if thread or self.single else 1), self.tick_l, thread or self.single, e))
+        self.tick_l += 1
+        return v
+
+    def _own(self, v: Clock) -> None:
+        v[self.R], v[self.RF], v[self.L], v[self.LF] = self.tick, self.fenced, self.tick_l, self.fenced_l
+        v[self.CP], v[self.CPF] = self.cp.done, self.cp_fenced
+        v[self.TLD], v[self.TST], v[self.BR] = self.tld_done, self.tst_done, self.bulk.done
+        for c in self.children:
+            c._own(v)
+            c.tick += 1
+            c.tick_l += 1
+
+    def synced(self, clock: Clock) -> None:
+        """All lanes now know the clock."""
+        np.maximum(self.KL, clock, out=self.KL)
+        np.maximum(self.K, self.KL, out=self.K)
+        for c in self.children:
+            c.synced(self.K)
+
+    # ---- warps()
+
+    def fork(self, clocks: Clocks, e: Event) -> list[Unit]:
+        """The four warps start with what the warpgroup knows; their components persist between blocks."""
+        if not self.children:
+            self.children = [Unit(clocks, self.trace, [], self, w) for w in range(4)]
+        for w, c in enumerate(self.children):
+            c.events, c.pc, c.block, c.entered = e.children[w], 0, None, False
+            np.maximum(c.K, self.K, out=c.K)
+            np.maximum(c.KL, self.KL if w == 0 else self.K, out=c.KL)
+            np.maximum(c.KL, c.K, out=c.KL)
+            c.dep, c.dep_l = self.dep, self.dep
+        return self.children
+
+    def join(self) -> None:
+        """After the block the warpgroup knows what every one of its warps knows."""
+        least = self.children[0].K
+        for c in self.children[1:]:
+            least = np.minimum(least, c.K)
+        np.maximum(self.K, least, out=self.K)
+        np.maximum(self.KL, self.children[0].KL, out=self.KL)
+
+
+class Bucket:
+    """One phase of a barrier slot while it fills: missing arrivals, bytes still to come, the clock it will publish."""
+
+    __slots__ = ("pending", "tx", "clock", "units", "copies", "arrivals")
+
+    def __init__(self, pending: int, clock: Clock) -> None:
+        self.pending = pending
+        self.tx = 0
+        self.clock = clock
+        self.units: set[Any] = set()
+        self.copies: list[tuple[Unit, Event]] = []
+        self.arrivals: list[tuple[Unit, Event]] = []
+
+
+class Slot:
+    """One mbarrier: `done` phases have completed. Arrivals of later phases wait in their own bucket, so that one overrun
+    does not distort the rest of the run; it is reported where it happens."""
+
+    __slots__ = ("barrier", "cta", "index", "count", "comp", "done", "buckets", "clocks", "waiters", "zero")
+
+    def __init__(self, barrier: Barrier, cta: int, index: int, count: int, comp: int, zero: Any) -> None:
+        self.barrier, self.cta, self.index, self.count, self.comp, self.zero = barrier, cta, index, count, comp, zero
+        self.done = 0
+        self.buckets: dict[int, Bucket] = {}
+        self.clocks: dict[int, Clock] = {}
+        self.waiters: dict[int, list[tuple[Unit, int, Event]]] = {}
+
+    def bucket(self, phase: int) -> Bucket:
+        b = self.buckets.get(phase)
+        if b is None:
+            b = self.buckets[phase] = Bucket(self.count, self.zero())
+        return b
+
+    def name(self, phase: int) -> str:
+        """The use as the author writes it."""
+        return f"{self.barrier.name}[{phase * self.barrier.stages + self.index}]"
+
+
+class Round:
+    """One round of a rendezvous: threads still missing, joined clock, units inside."""
+
+    __slots__ = ("missing", "clock", "inside", "complete", "first")
+
+    def __init__(self, missing: int, clock: Clock, first: Event) -> None:
+        self.missing, self.clock, self.first = missing, clock, first
+        self.inside: list[tuple[Unit, bool]] = []
+        self.complete = False
