@@ -1,22 +1,24 @@
 """Faults of the value reading: what went wrong, where in the text, and which agent was there.
 
 Kinds are stable words: poison | race-proxy | pending-register | phase | lag | arrivals | tx | deadlock | bounds |
-assume | where | out-twice | out-unwritten | exit | named-barrier | range32 | data-dependent | input | unsupported.
+assume | where | out-twice | out-unwritten | exit | named-barrier | range32 | data-dependent | derived | input |
+unsupported.
 """
 
 from __future__ import annotations
 
-from cake_ir.diagnostics import NOWHERE, Diagnostic, Related, Span, Subject
+from cake_ir.diagnostics import NOWHERE, CakeError, Diagnostic, Related, Span, Subject
 
 
 class PoisonUse(Exception):
     """A decision or an address was computed from an undefined scalar. Becomes a `ValueFault` at the statement."""
 
 
-class ValueFault(Exception):
+class ValueFault(CakeError):
     """The program's values are not defined, or a contract of the machine is broken.
 
-    kind: see the module. agent: "role[instance] of CTA n" or an engine. notes: earlier events that explain it.
+    kind: see the module. agent: "role[instance] of CTA n" or an engine. notes: earlier events that explain it. The
+    diagnostic's rule is `value/KIND`.
     """
 
     def __init__(
@@ -28,21 +30,19 @@ class ValueFault(Exception):
         notes: tuple[tuple[str, Span], ...] = (),
         op: str = "",
     ) -> None:
-        super().__init__(f"{span}: {kind}: {message}" + (f" [{agent}]" if agent else ""))
         self.kind, self.message, self.span, self.agent, self.notes, self.op = kind, message, span, agent, notes, op
-
-    def diagnostic(self, kernel: str | None = None) -> Diagnostic:
-        """The same fault in the one diagnostic shape (rule `value/KIND`)."""
-        role = self.agent.split("[")[0].split(" ")[0] or None
-        return Diagnostic(
-            rule=f"value/{self.kind}",
-            family="numeric",
-            severity="error",
-            span=self.span,
-            message=self.message + (f" ({self.agent})" if self.agent else ""),
-            contract=CONTRACTS.get(self.kind, ""),
-            related=tuple(Related(span=s, message=m) for m, s in self.notes),
-            subject=Subject(kernel=kernel, role=role, op=self.op or None),
+        why = "".join(f"; {s}: {m}" for m, s in notes[:2])
+        super().__init__(
+            Diagnostic(
+                rule=f"value/{kind}",
+                family="numeric",
+                severity="error",
+                span=span,
+                message=message + why + (f" ({agent})" if agent else ""),
+                contract=CONTRACTS.get(kind, ""),
+                related=tuple(Related(span=s, message=m) for m, s in notes),
+                subject=Subject(role=agent.split("[")[0].split(" ")[0] or None, op=op or None),
+            )
         )
 
 
@@ -63,5 +63,6 @@ CONTRACTS = {
     "exit": "A CTA ends only after the bulk copies that read its shared memory have read it.",
     "named-barrier": "Each participant enters a named barrier once per round.",
     "range32": "Index values fit 32 bits.",
+    "derived": "Derived arrival counts, bytes and participants hold for every launch.",
     "data-dependent": "Arrivals and bytes do not depend on data outside the control skeleton.",
 }

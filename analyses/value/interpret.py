@@ -18,7 +18,7 @@ from analyses.value.faults import ValueFault
 from analyses.value.formats import np_dtype
 from analyses.value.machine import Agent, Cta, FragState, Machine
 from analyses.value.memory import GlobalTensor, MemoryMap
-from cake_ir.bound import BoundKernel, Op, SVar, Tensor, walk
+from cake_ir.bound import SX, BoundKernel, Op, SConst, SOp, SVar, Tensor, walk
 
 MAX_CTAS = 65536
 
@@ -97,18 +97,26 @@ class _Launch:
             if a.ndim != len(t.extents):
                 raise ValueFault("input", f"{t.name} has {len(t.extents)} dimensions, the array has {a.ndim}", t.span)
             for x, n in zip(t.extents, a.shape, strict=True):
-                if isinstance(x, SVar) and x.var.slot in dims:
-                    have = self.env[x.var.slot]
-                    if have is not POISON and have != n:
-                        raise ValueFault(
-                            "input", f"{t.name}: extent {dims[x.var.slot]} is {n} here and {have} elsewhere", t.span
-                        )
-                    self.env[x.var.slot] = n
+                self._solve(x, n, dims, t)
         left = [name for slot, name in dims.items() if self.env[slot] is POISON]
         if left:
             raise ValueFault(
                 "input", f"extents {', '.join(left)} are not determined by any array or scalar", self.bound.span
             )
+
+    def _solve(self, x: SX, n: int, dims: dict[int, str], t: Tensor) -> None:
+        """Gives the dimension symbol of an extent its value, where the extent is the symbol or a linear form of it."""
+        if isinstance(x, SVar) and x.var.slot in dims:
+            have = self.env[x.var.slot]
+            if have is not POISON and have != n:
+                raise ValueFault("input", f"{t.name}: {dims[x.var.slot]} is {n} here and {have} elsewhere", t.span)
+            self.env[x.var.slot] = n
+        elif isinstance(x, SOp) and x.op in ("*", "+", "-") and any(isinstance(a, SConst) for a in x.args):
+            k = next(int(a.value) for a in x.args if isinstance(a, SConst))
+            inner = next((a for a in x.args if not isinstance(a, SConst)), None)
+            if inner is None or (x.op == "-" and isinstance(x.args[0], SConst)) or (x.op == "*" and (not k or n % k)):
+                return
+            self._solve(inner, n // k if x.op == "*" else n - k if x.op == "+" else n + k, dims, t)
 
     def _tensor(self, t: Tensor, a: np.ndarray | None, undefined: bool) -> GlobalTensor:
         shape = tuple(int(scalar(x)(self.env)) for x in t.extents)
@@ -133,7 +141,7 @@ class _Launch:
                 f"the launch of {grid} CTAs in clusters of {cluster} is impossible (or above {MAX_CTAS})",
                 bound.launch.span,
             )
-        machine = Machine(bound, self.tensors, MemoryMap(bound, derived_offsets(bound)), self.schedule)
+        machine = Machine(bound, self.tensors, MemoryMap(bound), self.schedule)
         machine.grid = grid
         compiler = Compiler(machine)
         skeleton = Skeleton(
@@ -174,6 +182,7 @@ class _Launch:
                 env[var.slot] = values[name.split(".")[-1]]
             envs.append(env)
         counts = skeleton.count(envs)
+        machine.check_derived(counts)
         peers = [Cta(machine, number * cluster + rank, rank, counts) for rank in range(cluster)]
         for cta, env in zip(peers, envs, strict=True):
             cta.peers = peers
@@ -181,8 +190,3 @@ class _Launch:
                 for i in range(1 if role.unit == "thread" else role.count):
                     agent = Agent(machine, cta, role, i, list(env), [FragState(f) for f in compiler.fragments])
                     machine.spawn(agent, compiler.agent_gen(role, agent))  # type: ignore[arg-type]
-
-
-def derived_offsets(bound: BoundKernel) -> dict[Any, int] | None:
-    """Shared-memory offsets from cake_ir.derive, so that what is interpreted is what is emitted."""
-    return None

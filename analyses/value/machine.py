@@ -22,6 +22,7 @@ from analyses.value.faults import PoisonUse, ValueFault
 from analyses.value.formats import Mask, poison
 from analyses.value.memory import TMEM_ROW, Bytes, GlobalTensor, MemoryMap
 from cake_ir.bound import BoundKernel, Buffer, Fragment, Op, Role, walk
+from cake_ir.derive import derive
 from cake_ir.diagnostics import NOWHERE, Span
 
 ENGINES = ("tma", "store", "cp_async", "wgmma", "tcgen05")
@@ -71,6 +72,11 @@ class Cta:
         self.meetings: dict[Any, Meeting] = {}
         self.live = 0
 
+    def must_live(self, what: str, span: Span, agent: str) -> None:
+        """Shared memory and barriers end with their CTA: an access after that is a fault."""
+        if not self.live:
+            raise ValueFault("exit", f"CTA {self.number} has ended when {what}", span, agent)
+
     def memory(self, buffer: Buffer) -> Bytes:
         """The memory that holds a buffer."""
         if buffer.space == "tmem":
@@ -107,6 +113,7 @@ class Agent:
         self.done = False
         self.at: Any = None  # the statement being executed
         self.unfenced: list[tuple[Bytes, Any, np.ndarray, str]] = []  # memory, dtype, elements, unit
+        self.unsynced: list[tuple[Bytes, Any, np.ndarray]] = []  # written by several threads since the unit's last sync
         self.open_bulk: dict[str, list[AsyncOp]] = {"T": [], "G": []}
         self.bulk: dict[str, list[list[AsyncOp]]] = {"T": [], "G": []}
         self.open_cp: list[AsyncOp] = []
@@ -126,19 +133,14 @@ class Agent:
     def span(self) -> Span:
         return getattr(self.at, "span", NOWHERE)
 
-    def fault(self, kind: str, message: str) -> ValueFault:
+    def fault(self, kind: str, message: str, notes: tuple[tuple[str, Span], ...] = ()) -> ValueFault:
         """A fault at the current statement."""
-        return ValueFault(
-            kind, message, self.span, self.name, op=getattr(self.at, "name", "") if hasattr(self.at, "decl") else ""
-        )
+        op = getattr(self.at, "name", "") if hasattr(self.at, "decl") else ""
+        return ValueFault(kind, message, self.span, self.name, notes, op)
 
     def fault_poison(self, message: str) -> ValueFault:
-        """A poison fault with the reads that first saw undefined bytes."""
-        f = self.fault("poison", message)
-        f.notes = tuple(self.machine.hints.get(self.cta.number, {}).values())[-4:]
-        if f.notes:
-            f.args = (f.args[0] + "; " + "; ".join(f"{s}: {m}" for m, s in f.notes),)
-        return f
+        """A poison fault with the reads that first saw undefined bytes (in this CTA, the first four)."""
+        return self.fault("poison", message, tuple(self.machine.hints.get(self.cta.number, {}).keys())[:4])
 
     def fault_pending(self, frag: Fragment, st: FragState) -> None:
         """Raises: a fragment is touched while an asynchronous op owns it."""
@@ -146,9 +148,21 @@ class Agent:
             "pending-register", f"{frag.name} is used while an asynchronous op still writes it: no wait has retired it"
         )
 
+    def unsynced_in(self, memory: Bytes, dtype: Any, idx: np.ndarray) -> Mask:
+        """Which of these elements other threads of the unit wrote since its last sync."""
+        out: Mask = None
+        for other, kind, wrote in self.unsynced:
+            if other is not memory:
+                continue
+            a, b = idx * dtype.bytes, wrote * kind.bytes
+            hit = np.isin(a, b) if a.size and b.size else None
+            if hit is not None and hit.any():
+                out = hit if out is None else out | hit
+        return out
+
     def hint(self, text: str) -> None:
         """Remembers (once per statement) why poison arose."""
-        self.machine.hints.setdefault(self.cta.number, {}).setdefault(id(self.at), (text, self.span))
+        self.machine.hints.setdefault(self.cta.number, {})[text, self.span] = None
 
     def write_frag(self, slot: int, frag: Fragment, data: np.ndarray, undef: Mask) -> None:
         """Assigns a fragment in registers."""
@@ -167,7 +181,8 @@ class Machine:
 
     def __init__(self, bound: BoundKernel, tensors: dict[str, GlobalTensor], memory: MemoryMap, schedule: str) -> None:
         self.bound, self.tensors, self.map = bound, tensors, memory
-        self.hints: dict[int, dict[int, tuple[str, Span]]] = {}
+        self.derived = derive(bound)
+        self.hints: dict[int, dict[tuple[str, Span], None]] = {}
         self.agents: list[Agent] = []
         self.chains: dict[Any, deque[AsyncOp]] = {}
         self.seq = 0
@@ -176,12 +191,12 @@ class Machine:
         self.proxied = any(a.proxy == "async" for s in walk(bound.body) if isinstance(s, Op) for a in s.decl.accesses)
         self.grid_meetings: dict[Any, Meeting] = {}
         self.mode, _, arg = schedule.partition(":")
-        if self.mode not in ("greedy", "eager", "random", "starve", "late") or (
+        if self.mode not in ("greedy", "eager", "newest", "random", "starve", "late") or (
             self.mode in ("starve", "late", "random") and not arg
         ):
             raise ValueFault(
                 "input",
-                f"unknown schedule {schedule!r}; known: greedy, eager, random:SEED,"
+                f"unknown schedule {schedule!r}; known: greedy, eager, newest, random:SEED,"
                 " starve:ROLE[.INSTANCE], late:ENGINE",
             )
         self.fine = self.mode in ("random", "starve")
@@ -212,6 +227,22 @@ class Machine:
                 "arrivals", f"{barrier.name} asserts {barrier.arrivals} arrivals, but every use gets {n}", barrier.span
             )
         return n
+
+    def check_derived(self, counts: Counts) -> None:
+        """What `derive` says and lowering emits must be what this launch gets; otherwise the emitted kernel hangs or
+        races."""
+        if not self.derived.ok:
+            return  # the derivation reports its own findings; the reading goes on with exact counts
+        for (_, barrier, use), n in counts.arrivals.items():
+            derived = self.derived.arrivals.get(barrier)
+            if derived != n:
+                text = f"{barrier.name}: the derived arrival count is {derived}, but use {use} of this launch gets {n}"
+                raise ValueFault("derived", text, barrier.span)
+        for (_, barrier, number), members in counts.named.items():
+            _, threads = self.derived.named.get(("named", barrier, number), (0, None))
+            if threads != 32 * sum(members.values()):
+                text = f"{barrier.name}[{number}]: derived for {threads} threads, {32 * sum(members.values())} enter"
+                raise ValueFault("derived", text, barrier.span)
 
     def issue(self, op: AsyncOp, chain: Any = None) -> AsyncOp:
         """Queues an engine op; ops of one chain run in order."""
@@ -326,10 +357,12 @@ class Machine:
                     )
 
     def _engine(self, skip: str | None = None) -> bool:
-        """Moves the oldest engine op; False if there is none."""
-        best = None
+        """Moves the oldest (or newest) engine op; False if there is none."""
+        best, newest = None, self.mode == "newest"
         for key, chain in self.chains.items():
-            if chain[0].engine != skip and (best is None or chain[0].seq < self.chains[best][0].seq):
+            if chain[0].engine == skip:
+                continue
+            if best is None or (chain[0].seq < self.chains[best][0].seq) != newest:
                 best = key
         if best is None:
             return False

@@ -14,52 +14,30 @@ import numpy as np
 from analyses.value.faults import ValueFault
 from analyses.value.formats import Mask, np_dtype, poison, some, uint_of
 from cake_ir.bound import BoundKernel, Buffer, Tensor, View
+from cake_ir.derive.memory import buffer_bytes, memory_map, tmem_cols
 from cake_ir.diagnostics import Span
 
 TMEM_ROW = 2048  # bytes of one tensor-memory lane: 512 columns of 32 bits
 
 
-def root(buffer: Buffer) -> Buffer:
-    """The buffer that owns the bytes (follows `over=`)."""
-    while buffer.over is not None:
-        buffer = buffer.over
-    return buffer
-
-
 class MemoryMap:
     """Base offsets and element index maps of all on-chip buffers of a kernel, shared by its CTAs.
 
-    offsets: byte offset per smem buffer, as derived; without it buffers follow each other in declaration order. tmem
-    offsets are bytes inside a lane. All index maps are in elements of the buffer's dtype and are cached.
+    Offsets and stage strides are the derived ones (`cake_ir.derive`), so that aliases and strides are those of the
+    emitted kernel; tensor memory is addressed in bytes inside a lane. Index maps are in elements of the buffer's
+    dtype, and cached.
     """
 
-    def __init__(self, bound: BoundKernel, offsets: dict[Buffer, int] | None = None) -> None:
-        self.base: dict[Buffer, int] = {}
-        self.smem_bytes, tmem_bytes = 0, 0
-        for b in bound.buffers:
-            if b.over is not None:
-                continue
-            if b.space == "tmem":
-                self.base[b], tmem_bytes = tmem_bytes, tmem_bytes + b.stages * self.stage_stride(b)
-            else:
-                at = offsets[b] if offsets and b in offsets else -(-self.smem_bytes // 1024) * 1024
-                self.base[b] = at
-                self.smem_bytes = max(self.smem_bytes, at + b.stages * b.stage_bytes)
-        for b in bound.buffers:
-            if b.over is not None:
-                self.base[b] = self.base[root(b)]
-                self.smem_bytes = max(
-                    self.smem_bytes, self.base[b] + (b.stages * b.stage_bytes if b.space == "smem" else 0)
-                )
-        self.smem_bytes = -(-self.smem_bytes // 16) * 16
-        self.has_tmem = any(b.space == "tmem" for b in bound.buffers)
+    def __init__(self, bound: BoundKernel) -> None:
+        derived = memory_map(bound)
+        self.base: dict[Buffer, int] = {**derived.smem, **{b: 4 * column for b, column in derived.tmem.items()}}
+        self.stride = {**derived.stage_stride, **{b: 4 * tmem_cols(b) for b in derived.tmem}}
+        self.smem_bytes = -(-derived.used // 16) * 16
+        for b in derived.smem:
+            self.smem_bytes = max(self.smem_bytes, self.base[b] + buffer_bytes(b))
+        self.has_tmem = bool(derived.tmem)
         self._maps: dict[Buffer, np.ndarray] = {}
         self._index: dict[tuple[Any, ...], np.ndarray] = {}
-
-    @staticmethod
-    def stage_stride(b: Buffer) -> int:
-        """Bytes from one stage to the next (tmem: inside a lane)."""
-        return b.cols * b.dtype.bits // 8 if b.space == "tmem" else b.stage_bytes
 
     def _map(self, b: Buffer) -> np.ndarray:
         """Byte offset inside a stage of every element [rows, cols]: the panel and swizzle rule, vectorised."""
@@ -84,7 +62,7 @@ class MemoryMap:
         if idx is None:
             b = v.buffer
             part = self._map(b)[row0 : row0 + v.rows, col0 : col0 + v.cols]
-            idx = (part + (self.base[b] + slot * self.stage_stride(b))) // b.dtype.bytes
+            idx = (part + (self.base[b] + slot * self.stride[b])) // b.dtype.bytes
             idx = np.ascontiguousarray(idx.T if v.transposed else idx)
             self._index[key] = idx
         return idx

@@ -23,7 +23,7 @@ from analyses.value.access import (
 from analyses.value.barriers import WaitUntil
 from analyses.value.exprs import scalar
 from analyses.value.facts import view_bytes
-from analyses.value.formats import Mask, np_dtype
+from analyses.value.formats import Mask, join, np_dtype
 from analyses.value.machine import Agent, AsyncOp
 from analyses.value.ops_sync import receivers, target
 from cake_ir.bound import BarUse, Op, Region, View
@@ -61,6 +61,7 @@ def _load(c: Any, op: Op) -> Compiled:
             data = data.reshape(idx.shape)
             undef = None if undef is None else undef.reshape(idx.shape)
             for dest, told in places:
+                dest.must_live(f"{op.name} writes its shared memory", span, ag.name)
                 memory = dest.memory(view.buffer)
                 overwrite_check(dest, memory, view, idx, op.name, span, ag.name)
                 memory.write(dtype, idx, data, undef)
@@ -108,8 +109,13 @@ def _store(c: Any, op: Op) -> Compiled:
         got: list[tuple[np.ndarray, Mask]] = []
         stmt = ag.at
 
+        loose = ag.unsynced_in(memory, dtype, idx) if op.unit == "T" else None
+        if loose is not None:
+            ag.hint(f"{op.name} reads {where_is(view)} by one thread before a sync with the threads that wrote it")
+
         def sample() -> None:
             data, undef, unfenced = memory.read_async(dtype, idx)
+            undef = join(undef, loose)
             if unfenced:
                 now, ag.at = ag.at, stmt
                 unfenced_hint(ag, view, op.name)
@@ -228,6 +234,8 @@ def _cp_async(c: Any, op: Op) -> Compiled:
 
 def generic_written(ag: Agent, memory: Any, dtype: Any, idx: np.ndarray, unit: str) -> None:
     """Marks a generic write as not yet fenced (only kernels that have an async proxy care)."""
+    if unit != "T":
+        ag.unsynced.append((memory, dtype, idx))
     if ag.machine.proxied:
         memory.mark_unfenced(dtype, idx)
         ag.unfenced.append((memory, dtype, idx, unit))

@@ -56,7 +56,10 @@ def _arrive(c: Any, op: Op) -> Compiled:
     fixed = {"T": 1, "W": 1, "G": 4, "K": 4 if c.role.unit == "warpgroup" else 1}[op.unit]
 
     def arrive(ag: Agent) -> None:
-        where(ag).rings[barrier].arrive(use(ag.env), fixed, op.span, ag.name)
+        there = where(ag)
+        if there is not ag.cta:
+            there.must_live(f"an arrival for {barrier.name} comes", op.span, ag.name)
+        there.rings[barrier].arrive(use(ag.env), fixed, op.span, ag.name)
 
     return False, arrive
 
@@ -72,6 +75,9 @@ def _expect(c: Any, op: Op) -> Compiled:
             raise ag.fault(
                 "tx", f"expect({barrier.name}[{n}]) announces nothing: no copy of role {ag.role.name} signals this use"
             )
+        derived = ag.machine.derived.expect_bytes.get(op.site, nbytes)
+        if derived != nbytes and ag.machine.derived.ok:
+            raise ag.fault("derived", f"expect({barrier.name}[{n}]): derived {derived} bytes, this use gets {nbytes}")
         if barrier.bytes is not None and barrier.bytes != nbytes:
             raise ag.fault("tx", f"{barrier.name} asserts {barrier.bytes} bytes, but its copies deliver {nbytes}")
         ag.cta.rings[barrier].arrive(n, 1, op.span, ag.name, tx=nbytes)
@@ -101,16 +107,23 @@ def _named_arrive(c: Any, op: Op) -> Compiled:
     return False, arrive
 
 
+def _synced_warp(ag: Agent) -> None:
+    """The lanes of a warp agent see each other's writes; a warpgroup agent's warps do not see each other's."""
+    if ag.weight == 1:
+        ag.unsynced.clear()
+
+
 def _sync(c: Any, op: Op) -> Compiled:
     scope = op.attrs["scope"]
     bound = c.bound
     if scope == "warp":
-        return False, lambda ag: None
+        return False, _synced_warp
     if scope == "named":
         bar: BarUse = op.operands["bar"]
         use, barrier = scalar(bar.use), bar.barrier
 
         def named(ag: Agent) -> Iterator[Any]:
+            ag.unsynced.clear()
             n = use(ag.env)
             _check_number(ag, barrier, n)
             m = _named(ag, barrier, n)
@@ -121,6 +134,7 @@ def _sync(c: Any, op: Op) -> Compiled:
     role = op.operands.get("role")
 
     def meet(ag: Agent) -> Iterator[Any]:
+        ag.unsynced.clear()
         if scope == "warpgroup":
             if ag.warp is None:
                 return
