@@ -125,16 +125,20 @@ def _path(loc: tuple[str | int, ...], obj: object) -> tuple[str | int, ...]:
     path: list[str | int] = []
     here: Any = obj
     for position, part in enumerate(loc):
-        if isinstance(here, dict) and part in here:
-            here = here[part]
-        elif isinstance(here, list | tuple) and isinstance(part, int) and part < len(here):  # noqa: SIM114
-            here = here[part]
-        elif isinstance(here, dict) and part != here.get("node") and position == len(loc) - 1:
-            here = None  # a missing field
-        else:
-            continue
-        path.append(part)
+        known, inner = _member(here, part)
+        missing = isinstance(here, dict) and part != here.get("node") and position == len(loc) - 1
+        if known or missing:
+            here = inner
+            path.append(part)
     return tuple(path)
+
+
+def _member(value: Any, key: str | int) -> tuple[bool, Any]:
+    if isinstance(value, dict) and key in value:
+        return True, value[key]
+    if isinstance(value, list | tuple) and isinstance(key, int) and key < len(value):
+        return True, value[key]
+    return False, None
 
 
 def _kind(obj: object) -> str:
