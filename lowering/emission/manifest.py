@@ -1,0 +1,172 @@
+"""What a launch needs: the manifest with symbolic sizes, and the concrete plan for one shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cake_ir.bound import SX, BoundKernel, SConst, ScalarVar, SetScalar, SVar, compile_sx, sx_vars
+from cake_ir.derive import Derived, TensorMap
+from cake_ir.derive.maps import stride
+from cake_ir.diagnostics import CakeError, Span, error
+from lowering.emission.context import Context, Record
+from lowering.emission.kernel import parameters
+from lowering.plan import Arg, ArgSpec, LaunchPlan, Manifest, MapSpec, Promise, TensorMapPlan, validate
+
+
+@dataclass(frozen=True, eq=False)
+class Emitted:
+    """One emitted kernel.
+
+    cuda: the text. promised: instructions the machine code must hold. records: derived hardware values for a decoder;
+    `thread_slots` gives the environment slots of lane, warp and so on that their expressions read. parameters: (kind,
+    tensor | tensor map | scalar) in signature order.
+    """
+
+    cuda: str
+    symbol: str
+    arch: str
+    manifest: Manifest
+    promised: tuple[Promise, ...]
+    records: tuple[Record, ...]
+    thread_slots: dict[str, int]
+    parameters: tuple[tuple[str, Any], ...]
+    bound: BoundKernel
+    derived: Derived
+
+    @property
+    def descriptors(self) -> tuple[Record, ...]:
+        """The records, under the name that decoders use."""
+        return self.records
+
+
+def sx_text(x: SX) -> str:
+    """An expression in the language's notation."""
+    if isinstance(x, SConst):
+        return str(x.value)
+    if isinstance(x, SVar):
+        return x.var.name
+    args = [sx_text(a) for a in x.args]
+    if x.op in ("min", "max", "ceil_div", "select", "lsb", "cast", "abs", "fma") or x.op.isalpha() and x.op not in ("and", "or", "not", "neg"):
+        return f"{x.op}({', '.join(args)})"
+    if len(args) == 1:
+        return f"({'-' if x.op == 'neg' else x.op + ' '}{args[0]})"
+    return "(" + f" {x.op} ".join(args) + ")"
+
+
+def _size(x: SX) -> int | str:
+    return int(x.value) if isinstance(x, SConst) else sx_text(x)
+
+
+def finish(text: str, c: Context) -> Emitted:
+    """Package an emitted kernel."""
+    kernel, d = c.kernel, c.derived
+    found = parameters(c)
+    symbol = c.names.of(kernel, kernel.name)
+    args = []
+    for kind, thing, _ in found:
+        if kind in ("tensor", "tensor_map"):
+            args.append(ArgSpec(kind, thing.name))  # type: ignore[arg-type]
+        else:
+            args.append(ArgSpec(kind, thing.name, thing.name))  # type: ignore[arg-type]
+    maps = {m.name: _map_spec(m) for kind, m, _ in found if kind == "tensor_map"}
+    manifest = Manifest(
+        symbol=symbol, arch=kernel.target.name, threads=d.launch.threads, cluster=d.launch.cluster, smem_bytes=d.smem_bytes,
+        grid=_size(kernel.launch.ctas), args=tuple(args), tensor_maps=maps, pdl=d.launch.pdl, cooperative=d.launch.cooperative,
+    )  # fmt: skip
+    slots = {name: x.var.slot for name, x in c.threads.items() if isinstance(x, SVar)}
+    return Emitted(
+        cuda=text, symbol=symbol, arch=kernel.target.name, manifest=manifest, promised=c.promised(), records=tuple(c.records),
+        thread_slots=slots, parameters=tuple((kind, thing) for kind, thing, _ in found), bound=kernel, derived=d,
+    )  # fmt: skip
+
+
+def _map_spec(m: TensorMap) -> MapSpec:
+    t = m.tensor
+    rank = len(t.extents)
+    strides = tuple(_bytes(stride(t, dim), m.dtype.bytes) for dim in range(rank - 2, -1, -1))
+    return MapSpec(t.name, m.dtype.name, tuple(_size(e) for e in reversed(t.extents)), strides, m.box, m.swizzle, m.fill)  # type: ignore[arg-type]
+
+
+def _bytes(x: SX, size: int) -> int | str:
+    return int(x.value) * size if isinstance(x, SConst) else f"{size} * {sx_text(x)}"
+
+
+def environment(bound: BoundKernel, dims: dict[str, int], scalars: dict[str, float | int], sms: int) -> list[Any]:
+    """Scalar values by slot: extents, arguments, the number of SMs, and what the host can compute from them."""
+    env: list[Any] = [None] * len(bound.scalars)
+    for name, v in bound.dims.items():
+        if name not in dims:
+            raise _bad(f"extent {name} is not given", bound.span)
+        if not 0 < dims[name] < 1 << 31:
+            raise _bad(f"extent {name} = {dims[name]} is outside 1 .. 2^31-1", bound.span)
+        env[v.slot] = int(dims[name])
+    for v in bound.args:
+        if v.name not in scalars:
+            raise _bad(f"scalar {v.name} is not given", bound.span)
+        env[v.slot] = scalars[v.name]
+    for name, v in bound.builtins.items():
+        if v.kind == "sms" or name == "sms":
+            env[v.slot] = sms
+    for stmt in bound.body:
+        if isinstance(stmt, SetScalar) and env[stmt.var.slot] is None and all(env[v.slot] is not None for v in sx_vars(stmt.value)):
+            env[stmt.var.slot] = compile_sx(stmt.value)(env)
+    return env
+
+
+def plan(
+    emitted: Emitted, dims: dict[str, int], scalars: dict[str, float | int] | None = None, sms: int = 132, *, cubin_sha256: str = "0" * 64
+) -> LaunchPlan:
+    """Every number of one launch. Raises CakeError `lowering/shape-not-admitted` when `where` or an alignment guard fails.
+
+    A grid of 0 CTAs means that there is nothing to launch.
+    """
+    bound, d = emitted.bound, emitted.derived
+    env = environment(bound, dims, scalars or {}, sms)
+    for where in bound.where:
+        if not compile_sx(where.cond)(env):
+            raise _bad(f"where({sx_text(where.cond)}) does not hold for {_shape(dims)}", where.span)
+    for guard in d.guards:
+        if guard.kind == "base" or guard.value is None:
+            continue  # base addresses are checked where they are known, by the runtime
+        value = compile_sx(guard.value)(env)
+        if guard.kind == "stride" and value * guard.tensor.dtype.bytes % guard.modulus:
+            raise _bad(f"{guard.tensor.name}: rows of {value} elements are not a multiple of {guard.modulus} B ({guard.reason})", guard.span)
+        if guard.kind == "extent" and compile_sx(guard.tensor.extents[guard.dim])(env) != value:
+            raise _bad(f"{guard.tensor.name}: extent {guard.dim} must be {value} ({guard.reason})", guard.span)
+    grid = int(compile_sx(bound.launch.ctas)(env))
+    args: list[Arg] = []
+    maps: dict[str, TensorMapPlan] = {}
+    for kind, thing in emitted.parameters:
+        if kind == "tensor":
+            args.append(Arg("tensor", thing.name))
+        elif kind == "tensor_map":
+            args.append(Arg("tensor_map", thing.name))
+            maps[thing.name] = _map_plan(thing, env)
+        else:
+            args.append(_scalar_arg(kind, thing, env))
+    m = emitted.manifest
+    out = LaunchPlan(m.symbol, cubin_sha256, grid, m.cluster, m.threads, m.smem_bytes, m.pdl, m.cooperative, tuple(args), maps)
+    if grid > 0:
+        validate(out)
+    return out
+
+
+def _scalar_arg(kind: str, v: ScalarVar, env: list[Any]) -> Arg:
+    value = env[v.slot]
+    return Arg("f32", value=float(value)) if kind == "f32" else Arg("i32", value=int(value))
+
+
+def _map_plan(m: TensorMap, env: list[Any]) -> TensorMapPlan:
+    t = m.tensor
+    dims = tuple(int(compile_sx(e)(env)) for e in reversed(t.extents))
+    strides = tuple(int(compile_sx(stride(t, dim))(env)) * m.dtype.bytes for dim in range(len(t.extents) - 2, -1, -1))
+    return TensorMapPlan(t.name, m.dtype.name, dims, strides, m.box, m.swizzle, m.fill)  # type: ignore[arg-type]
+
+
+def _shape(dims: dict[str, int]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in dims.items())
+
+
+def _bad(message: str, span: Span) -> CakeError:
+    return CakeError(error("lowering/shape-not-admitted", "hardware", message, span, contract="A launch satisfies the kernel's `where` and the guards of its instructions."))

@@ -1,0 +1,592 @@
+"""Plain loads and stores: width from the layout and provable alignment, masks from the region's clip."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cake_ir.bound import SX, VX, Op, Region, RegionDim, SConst, View
+from cake_ir.dtypes import DType
+from cake_ir.layouts import TileType, placement
+from lowering.emission.context import Context
+from lowering.emission.scalars import add, const, f32_text, sop
+from lowering.emission.tiles import NoFit, bits_of, fit, per_register
+from lowering.helpers import memory as helpers
+
+POINTEE = {"f32": "float", "tf32": "float", "i32": "int", "u32": "cake::u32"}
+
+
+def pointee(dtype: DType) -> str:
+    """C element type of a tensor argument."""
+    return POINTEE.get(dtype.name) or {8: "unsigned char", 16: "cake::u16", 64: "long long"}.get(dtype.bits, "unsigned char")
+
+
+# ---- regions -----------------------------------------------------------------------------------------------------------
+
+
+def kept(region: Region) -> list[tuple[int, RegionDim]]:
+    """(tensor dimension, region dimension) of the kept dimensions, in logical order."""
+    found = [(i, d) for i, d in enumerate(region.dims) if d.kind != "index"]
+    return found[::-1] if region.transposed else found
+
+
+def global_address(c: Context, region: Region, index: tuple[SX, ...]) -> str:
+    """Pointer text of the element at a logical index of the region. Offsets are formed in 64 bits."""
+    at: dict[int, SX] = {}
+    for (dim, d), i in zip(kept(region), index, strict=True):
+        if d.kind == "gather":
+            raise c.unsupported("a region with gathered rows in this op")
+        at[dim] = add(d.start, i)
+    places = [at.get(i, d.start) for i, d in enumerate(region.dims)]
+    return f"{c.tensor(region.tensor)} + {offset_text(c, region, places)}"
+
+
+def offset_text(c: Context, region: Region, places: list[SX]) -> str:
+    """Element offset in 64 bits; row-major tensors by Horner's rule."""
+    tensor = region.tensor
+    if all(s is None for s in tensor.strides):
+        text = ""
+        for extent, place in zip(tensor.extents, places, strict=True):
+            zero = isinstance(place, SConst) and place.value == 0
+            if text:
+                text = f"{text} * {c.sx(extent)}"
+                if not zero:
+                    text = f"({text} + {c.sx(place)})"
+            elif not zero:
+                text = f"static_cast<long long>({c.sx.top(place)})"
+        return text or "0"
+    terms = []
+    for dim, place in enumerate(places):
+        if isinstance(place, SConst) and place.value == 0:
+            continue
+        terms.append(f"static_cast<long long>({c.sx.top(place)}) * {stride_text(c, tensor, dim)}")
+    return f"({' + '.join(terms)})" if terms else "0"
+
+
+def stride_text(c: Context, tensor: object, dim: int) -> str:
+    """Elements between neighbours along a dimension, as a 64-bit factor."""
+    stride = tensor.strides[dim]  # type: ignore[attr-defined]
+    if stride is not None:
+        return c.sx(stride)
+    later = tensor.extents[dim + 1 :]  # type: ignore[attr-defined]
+    if not later:
+        return "1"
+    return "(" + " * ".join([f"static_cast<long long>({c.sx.top(later[0])})", *(c.sx(e) for e in later[1:])]) + ")"
+
+
+def _in_range(region: Region, dim: int, d: RegionDim) -> bool:
+    """Whether the whole kept range surely lies inside the extent (and before the stop)."""
+    extent = region.tensor.extents[dim]
+    ends = [extent, *([] if d.stop is None else [d.stop])]
+    if not isinstance(d.start, SConst):
+        return False
+    return all(isinstance(e, SConst) and int(d.start.value) + d.size <= int(e.value) for e in ends)
+
+
+def clip_terms(c: Context, region: Region, index: tuple[SX, ...], elements: int = 1) -> tuple[list[str], SX | None]:
+    """(conditions that the element exists, elements left when a piece of `elements` may straddle the end)."""
+    terms: list[str] = []
+    left: SX | None = None
+    for (dim, d), i in zip(kept(region), index, strict=True):
+        if _in_range(region, dim, d):
+            continue
+        place = add(d.start, i)
+        for end in (region.tensor.extents[dim], d.stop):
+            if end is None:
+                continue
+            if dim == len(region.dims) - 1 and elements > 1 and c.facts.divisor(end) % elements:
+                rest = sop("-", end, place)
+                left = rest if left is None else sop("min", left, rest)
+            else:
+                terms.append(f"{c.sx(place)} < {c.sx(end)}")
+    return terms, left
+
+
+def alignment(c: Context, region: Region) -> int:
+    """Elements to which every row's first kept element is aligned (the base pointer is guarded to 16 bytes)."""
+    tensor, last = region.tensor, len(region.dims) - 1
+    found = 0
+    for dim, d in enumerate(region.dims):
+        if dim == last:
+            found = math.gcd(found, c.facts.divisor(d.start))
+        elif not (d.kind == "index" and isinstance(d.start, SConst) and d.start.value == 0):
+            stride = tensor.strides[dim]
+            factors = [stride] if stride is not None else tensor.extents[dim + 1 :]
+            found = math.gcd(found, math.prod(c.facts.divisor(f) for f in factors))
+    return found
+
+
+# ---- runs of slots ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """`width` consecutive slots that are neighbours in memory: first slot, row and column offset."""
+
+    slot: int
+    row: int
+    col: int
+
+
+def _longest(offsets: tuple[tuple[int, int], ...], limit: int) -> int:
+    """The largest power of two w <= limit such that slots group into runs of w neighbouring columns."""
+    width = limit
+    while width > 1:
+        if len(offsets) % width == 0 and all(
+            offsets[i + j] == (offsets[i][0], offsets[i][1] + j) for i in range(0, len(offsets), width) for j in range(width)
+        ):
+            return width
+        width //= 2
+    return 1
+
+
+def _inner_axis(region: Region) -> str:
+    """Which logical axis is contiguous in memory: col | row | none."""
+    pairs = kept(region)
+    last = len(region.dims) - 1
+    stride = region.tensor.strides[last]
+    if (stride is not None and not (isinstance(stride, SConst) and stride.value == 1)) or pairs[-1][0] != last:
+        return "row" if len(pairs) == 2 and pairs[0][0] == last and stride is None else "none"
+    return "col"
+
+
+def _region_width(c: Context, region: Region, tile: TileType) -> int:
+    """Elements per access."""
+    if tile.axis != "rows" and _inner_axis(region) != "col":
+        return 1
+    if tile.axis == "rows":
+        return 1
+    offsets = placement(tile).offsets
+    width = _longest(offsets, max(1, 128 // tile.dtype.bits))
+    col = c.base(tile)[1]
+    align = math.gcd(alignment(c, region), c.facts.divisor(col))
+    dim, d = kept(region)[-1]
+    if not _in_range(region, dim, d):
+        align = math.gcd(align, c.facts.divisor(region.tensor.extents[dim]))
+        if d.stop is not None:
+            align = math.gcd(align, c.facts.divisor(d.stop))
+    while width > 1 and (align % width or any(offsets[i][1] % width for i in range(0, len(offsets), width))):
+        width //= 2
+    return width
+
+
+def _view_width(c: Context, view: View, tile: TileType) -> int:
+    if view.transposed or tile.axis == "rows":
+        return 1
+    offsets = placement(tile).offsets
+    width = _longest(offsets, max(1, 128 // tile.dtype.bits))
+    align = math.gcd(c.facts.divisor(view.col0), c.facts.divisor(c.base(tile)[1]))
+    if view.rows > 1 or not (isinstance(view.row0, SConst) and view.row0.value == 0):
+        align = math.gcd(align, view.buffer.pitch * 8 // view.buffer.dtype.bits)
+    while width > 1 and (align % width or any(offsets[i][1] % width for i in range(0, len(offsets), width))):
+        width //= 2
+    return width
+
+
+def _runs(tile: TileType, width: int) -> list[Run]:
+    offsets = placement(tile).offsets
+    return [Run(i, *offsets[i]) for i in range(0, len(offsets), width)]
+
+
+def _logical(tile: TileType, row: SX, col: SX) -> tuple[SX, ...]:
+    return (row,) if tile.axis == "rows" else (col,) if tile.axis == "cols" else (row, col)
+
+
+def _tile_terms(c: Context, tile: TileType, run: Run) -> list[str]:
+    """Conditions for slots of a vec tile that is narrower than its unit."""
+    if not placement(tile).partial:
+        return []
+    row, col = c.base(tile)
+    terms = []
+    if tile.axis != "rows" and (tile.cols % _lanes_span(tile) and run.col + _lanes_span(tile) > tile.cols):
+        terms.append(f"{c.sx(add(col, run.col))} < {tile.cols}")
+    rows_held = tile.threads // (tile.layout.l or tile.threads)
+    if tile.axis != "cols" and tile.rows % rows_held and run.row + rows_held > tile.rows:
+        terms.append(f"{c.sx(add(row, run.row))} < {tile.rows}")
+    return terms
+
+
+def _lanes_span(tile: TileType) -> int:
+    return (tile.layout.l or tile.threads) * tile.layout.v
+
+
+def single_holder(c: Context, tile: TileType) -> list[str]:
+    """Conditions that pick one of the threads which all hold the same vector element."""
+    if tile.axis is None:
+        return []
+    lane, name = c.thread("lane"), tile.layout.name
+    if name == "tmem_d":
+        return [] if tile.axis == "rows" else [f"{c.sx(c.thread('wtid'))} == 0"]
+    if name == "vec":
+        lanes = tile.layout.l or tile.threads
+        t = c.thread("wtid") if tile.threads == 128 else lane
+        if tile.axis == "rows":
+            return [f"{c.sx(sop('%', t, const(lanes)))} == 0"] if lanes > 1 else []
+        return [f"{c.sx(t)} < {lanes}"] if lanes < tile.threads else []
+    if tile.axis == "rows":
+        return [f"{c.sx(sop('%', lane, const(4)))} == 0"]
+    return [f"{c.sx(lane)} < 4", *([f"{c.sx(c.thread('wwarp'))} == 0"] if tile.threads == 128 else [])]
+
+
+# ---- load ----------------------------------------------------------------------------------------------------------------
+
+
+def _modifiers(c: Context, op: Op, read_only: bool) -> str:
+    cache = op.attrs.get("cache")
+    return (".nc" if read_only else "") + (f".L1::{cache}" if cache else "")
+
+
+def _kind(dtype: DType, width: int) -> tuple[str, int]:
+    """(register kind of the helper, registers of one access)."""
+    if dtype.bits == 32:
+        return ("f32" if dtype.kind == "f" else "b32" if dtype.name == "u32" else "i32"), width
+    if dtype.bits == 64:
+        return "b64", width
+    return ("b32", width * dtype.bits // 32) if width * dtype.bits >= 32 else ("b16", 1)
+
+
+def _fill(c: Context, fill: SX | None, dtype: DType, kind: str) -> str:
+    value = const(0) if fill is None else fill
+    if dtype.bits in (8, 16):
+        if not isinstance(value, SConst):
+            raise c.unsupported(f"a runtime fill of {dtype}")
+        bits = bits_of(float(value.value), dtype)
+        whole = bits * (0x00010001 if dtype.bits == 16 else 0x01010101)
+        return f"{whole if kind == 'b32' else bits:#x}u" if bits else "0u"
+    if dtype.kind == "f" and isinstance(value, SConst):
+        return f32_text(float(value.value))
+    return c.sx.top(value)
+
+
+def load(c: Context, op: Op) -> None:
+    """All accesses of a tile are issued before anything uses them."""
+    frag = op.results[0]
+    tile: TileType = frag.type  # type: ignore[union-attr]
+    src = op.operands["src"]
+    name = c.tiles.name(frag)  # type: ignore[arg-type]
+    if tile.dtype.name == "bool":
+        raise c.unsupported("a load of masks")
+    c.out.open("")
+    if isinstance(src, Region):
+        _load_region(c, op, src, tile, name)
+    else:
+        _load_view(c, op, src, tile, name)
+    c.out.close()
+
+
+def _narrow(c: Context, tile: TileType, width: int, name: str) -> tuple[str, Callable[[], None]]:
+    """Where single 16-bit elements are loaded to, and what packs them afterwards."""
+    if tile.dtype.bits != 16 or width > 1:
+        if tile.dtype.bits == 8 and width < 4:
+            raise c.unsupported("an access of less than four 8-bit elements")
+        return name, lambda: None
+    slots = placement(tile).slots
+    halves = c.names.fresh("h")
+    padded = slots + slots % 2
+    c.out.line(f"cake::u16 {halves}[{padded}] = {{}};")
+
+    def pack() -> None:
+        c.out.line("#pragma unroll")
+        c.out.line(f"for (int r = 0; r < {padded // 2}; ++r) {name}[r] = {halves}[2 * r] | static_cast<cake::u32>({halves}[2 * r + 1]) << 16;")
+
+    return halves, pack
+
+
+def _entry_of(tile: TileType, width: int, slot: int) -> int:
+    return slot // per_register(tile.dtype) if width > 1 or tile.dtype.bits >= 32 else slot
+
+
+def _load_region(c: Context, op: Op, region: Region, tile: TileType, name: str) -> None:
+    if any(d.kind == "gather" for d in region.dims):
+        _load_gather(c, op, region, tile, name)
+        return
+    width = _region_width(c, region, tile)
+    kind, count = _kind(tile.dtype, width)
+    read_only = region.tensor.direction in ("In", "Const")
+    target, finish = _narrow(c, tile, width, name)
+    row, col = c.base(tile)
+    fill = _fill(c, op.operands.get("fill"), tile.dtype, kind)
+    groups: dict[int, list[Run]] = {}
+    for run in _runs(tile, width):
+        groups.setdefault(run.row, []).append(run)
+    for row_offset, runs in groups.items():
+        pointer = c.names.fresh("p")
+        c.out.line(f"const {pointee(tile.dtype)}* {pointer} = {global_address(c, region, _logical(tile, add(row, row_offset), col))};")
+        sample = [_conditions(c, region, tile, add(row, row_offset), col, run) for run in runs]
+        guarded = any(any(s) for s in sample)
+        call = c.helpers.add(*helpers.load("global", kind, count, modifiers=_modifiers(c, op, read_only), guarded=guarded))
+        rows_ok = ""
+        if guarded:
+            terms = sample[0][0]
+            if terms:
+                rows_ok = c.names.fresh("in")
+                c.out.line(f"const bool {rows_ok} = {' && '.join(terms)};")
+        column_stride = "" if _inner_axis(region) == "col" or tile.axis == "rows" else _axis_stride(c, region, 1 if tile.axis is None else 0)
+        _emit_loads(c, region, tile, runs, target, width, call, pointer, guarded, rows_ok, fill, col, column_stride)
+    finish()
+
+
+def _axis_stride(c: Context, region: Region, axis: int) -> str:
+    return stride_text(c, region.tensor, kept(region)[axis][0])
+
+
+def _conditions(c: Context, region: Region, tile: TileType, row: SX, col: SX, run: Run) -> tuple[list[str], list[str]]:
+    """(conditions on the row, conditions on the column) of a run."""
+    pairs = kept(region)
+    terms: tuple[list[str], list[str]] = ([], [])
+    axes = [0] if tile.axis == "rows" else [1] if tile.axis == "cols" else [0, 1]
+    for (dim, d), axis in zip(pairs, axes, strict=True):
+        if d.kind == "gather" or _in_range(region, dim, d):
+            continue
+        place = add(d.start, row if axis == 0 else add(col, run.col))
+        for end in (region.tensor.extents[dim], d.stop):
+            if end is not None:
+                terms[axis].append(f"{c.sx(place)} < {c.sx(end)}")
+    for term in _tile_terms(c, tile, run):
+        terms[1 if tile.axis != "rows" else 0].append(term)
+    return terms
+
+
+def _emit_loads(c: Context, region: Region, tile: TileType, runs: list[Run], target: str, width: int, call: str, pointer: str,
+                guarded: bool, rows_ok: str, fill: str, col: SX, stride: str) -> None:
+    """One helper call per run, as a loop where entries and columns are simple functions of the run number."""
+    def line(entry: str, column: str, run: Run, shift: SX) -> str:
+        at = f"{pointer} + {column}" if not stride else f"{pointer} + ({column}) * {stride}"
+        if column == "0":
+            at = pointer
+        tail = ""
+        if guarded:
+            terms = [t for t in (rows_ok,) if t] + _conditions(c, region, tile, const(0), add(col, shift), Run(run.slot, run.row, 0) if shift is not _ZERO else run)[1]
+            tail = f", {' && '.join(terms) or 'true'}, {fill}"
+        return f"{call}(&{target}[{entry}], {at}{tail});"
+
+    entries = [_entry_of(tile, width, run.slot) for run in runs]
+    if len(runs) > 2 and not placement(tile).partial:
+        try:
+            entry, column = fit(entries), fit([run.col for run in runs])
+        except NoFit:
+            entry = column = ""
+        if entry:
+            c.out.line("#pragma unroll")
+            c.out.line(f"for (int r = 0; r < {len(runs)}; ++r) {line(entry, column, runs[0], c.local_scalar(f'({column})'))}")
+            return
+    for run, entry_number in zip(runs, entries, strict=True):
+        c.out.line(line(str(entry_number), str(run.col), run, _ZERO))
+
+
+_ZERO = const(0)
+
+
+def _load_gather(c: Context, op: Op, region: Region, tile: TileType, name: str) -> None:
+    """Rows chosen by an index vector of the same layout."""
+    width = _region_width(c, region, tile)
+    kind, count = _kind(tile.dtype, width)
+    read_only = region.tensor.direction in ("In", "Const")
+    target, finish = _narrow(c, tile, width, name)
+    fill = _fill(c, op.operands.get("fill"), tile.dtype, kind)
+    call = c.helpers.add(*helpers.load("global", kind, count, modifiers=_modifiers(c, op, read_only), guarded=True))
+    col = c.base(tile)[1]
+    for run in _runs(tile, width):
+        pointer, terms = _gather_place(c, region, tile, run, col)
+        c.out.line(f"{call}(&{target}[{_entry_of(tile, width, run.slot)}], {pointer}, {' && '.join(terms) or 'true'}, {fill});")
+    finish()
+
+
+def _gather_place(c: Context, region: Region, tile: TileType, run: Run, col: SX) -> tuple[str, list[str]]:
+    """(pointer, conditions) of a run of a gathered region."""
+    from lowering.emission.tiles import slot_table
+
+    places: list[SX] = []
+    for dim, d in enumerate(region.dims):
+        if d.kind == "gather":
+            assert d.rows is not None
+            slot = slot_table(d.rows.type)[(run.row, 0)]
+            index = c.tiles.text(d.rows, [slot])
+            places.append(c.local_scalar(c.hoist("index", "int", index)))
+        elif d.kind == "index":
+            places.append(d.start)
+        else:
+            places.append(add(d.start, col, run.col))
+    terms = []
+    for dim, d in enumerate(region.dims):
+        if d.kind == "slice" and not _in_range(region, dim, d):
+            terms += [f"{c.sx(places[dim])} < {c.sx(e)}" for e in (region.tensor.extents[dim], d.stop) if e is not None]
+        elif d.kind == "gather":
+            terms.append(f"static_cast<unsigned>({c.sx.top(places[dim])}) < static_cast<unsigned>({c.sx.top(region.tensor.extents[dim])})")
+    return f"{c.tensor(region.tensor)} + {offset_text(c, region, places)}", [*terms, *_tile_terms(c, tile, run)]
+
+
+def _view_places(view: View, tile: TileType, row: SX, col: SX) -> tuple[SX, SX]:
+    """(row, column) in the stored matrix of a logical position."""
+    if tile.axis is not None:
+        index = row if tile.axis == "rows" else col
+        # A vector view is one row or one column of the buffer.
+        return (index, const(0)) if view.cols == 1 and view.rows > 1 else (const(0), index)
+    return (col, row) if view.transposed else (row, col)
+
+
+def _load_view(c: Context, op: Op, view: View, tile: TileType, name: str) -> None:
+    width = _view_width(c, view, tile)
+    kind, count = _kind(tile.dtype, width)
+    space, base = _shared_base(c, view)
+    target, finish = _narrow(c, tile, width, name)
+    row, col = c.base(tile)
+    for run in _runs(tile, width):
+        r, k = _view_places(view, tile, add(row, run.row), add(col, run.col))
+        where = c.sx.top(add(base, c.element(view, r, k)))
+        terms = _tile_terms(c, tile, run)
+        call = c.helpers.add(*helpers.load(space, kind, count, guarded=bool(terms)))
+        tail = f", {' && '.join(terms)}, {_fill(c, None, tile.dtype, kind)}" if terms else ""
+        c.out.line(f"{call}(&{target}[{_entry_of(tile, width, run.slot)}], {where}{tail});")
+    finish()
+
+
+def _shared_base(c: Context, view: View) -> tuple[str, SX]:
+    """(address space, stage address as a named value)."""
+    text = c.sx.top(c.stage(view.buffer, view.use))
+    space = "shared"
+    if view.rank is not None and c.kernel.launch.cluster > 1:
+        text = f"static_cast<int>({c.helpers.use('map_to_rank')}({text}, {c.sx.top(view.rank)}))"
+        space = "cluster"
+    return space, c.local_scalar(c.hoist("stage", "int", text))
+
+
+# ---- store ---------------------------------------------------------------------------------------------------------------
+
+
+def store(c: Context, op: Op) -> None:
+    """Elements outside the region or masked by `when` are skipped; a replicated vector is stored by one holder."""
+    x: VX = op.operands["x"]
+    dst, when = op.operands["dst"], op.operands.get("when")
+    tile = x.type
+    c.out.open("")
+    is_region = isinstance(dst, Region)
+    width = 1 if when is not None else _region_width(c, dst, tile) if is_region else _view_width(c, dst, tile)
+    kind, count = _kind(tile.dtype, width)
+    if tile.dtype.bits == 8 and width < 4:
+        raise c.unsupported("a store of less than four 8-bit elements")
+    name, entries = c.tiles.registers_of(x)
+    row, col = c.base(tile)
+    holder = single_holder(c, tile)
+    base: SX = const(0)
+    if is_region:
+        space = "global"
+    else:
+        space, base = _shared_base(c, dst)
+    call = c.helpers.add(*helpers.store(space, kind, count, modifiers=_modifiers(c, op, False) if is_region else ""))
+    pointers: dict[int, str] = {}
+    gathered = is_region and any(d.kind == "gather" for d in dst.dims)
+    for run in _runs(tile, width):
+        terms = list(holder)
+        if gathered:
+            where, more = _gather_place(c, dst, tile, run, col)
+            terms += more
+        elif is_region:
+            r = add(row, run.row)
+            if run.row not in pointers:
+                pointers[run.row] = c.hoist("p", f"{pointee(tile.dtype)}*", global_address(c, dst, _logical(tile, r, col)))
+            where = _advance(c, dst, tile, pointers[run.row], run.col)
+            rows, columns = _conditions(c, dst, tile, r, col, run)
+            terms += rows + columns
+        else:
+            mem = _view_places(dst, tile, add(row, run.row), add(col, run.col))
+            where = c.sx.top(add(base, c.element(dst, *mem)))
+            terms += _tile_terms(c, tile, run)
+        if when is not None:
+            terms.append(c.tiles.text(when, [run.slot]))
+        values = _store_values(c, tile, width, name, entries, run.slot, count)
+        guard = f"if ({' && '.join(dict.fromkeys(terms))}) " if terms else ""
+        c.out.line(f"{guard}{call}({where}, {', '.join(values)});")
+    c.out.close()
+
+
+def _advance(c: Context, region: Region, tile: TileType, pointer: str, col: int) -> str:
+    if col == 0 or tile.axis == "rows":
+        return pointer
+    if _inner_axis(region) == "col":
+        return f"{pointer} + {col}"
+    return f"{pointer} + {col} * {_axis_stride(c, region, 1 if tile.axis is None else 0)}"
+
+
+def _store_values(c: Context, tile: TileType, width: int, name: str, entries: list[int], slot: int, count: int) -> list[str]:
+    per = per_register(tile.dtype)
+    if per == 1:
+        return [f"{name}[{entries[slot + i]}]" for i in range(count)]
+    if width >= per:
+        return [f"{name}[{entries[slot // per + i]}]" for i in range(count)]
+    part = f"{name}[{entries[slot // per]}]"
+    return [f"static_cast<cake::u16>({part}{' >> 16' if slot % per else ''})"]
+
+
+def atomic(c: Context, op: Op) -> None:
+    """One red per element."""
+    x: VX = op.operands["x"]
+    region, when = op.operands["region"], op.operands.get("when")
+    tile = x.type
+    if tile.dtype.bits != 32:
+        raise c.unsupported(f"{op.name} of {tile.dtype}")
+    kind = "f32" if tile.dtype.kind == "f" else tile.dtype.name
+    call = c.helpers.add(*helpers.red(op.name.removeprefix("atomic_"), kind))
+    c.out.open("")
+    name, entries = c.tiles.registers_of(x)
+    row, col = c.base(tile)
+    gathered = any(d.kind == "gather" for d in region.dims)
+    for run in _runs(tile, 1):
+        terms = single_holder(c, tile)
+        if gathered:
+            where, more = _gather_place(c, region, tile, run, col)
+        else:
+            where = global_address(c, region, _logical(tile, add(row, run.row), add(col, run.col)))
+            rows, columns = _conditions(c, region, tile, add(row, run.row), col, run)
+            more = rows + columns
+        terms = [*terms, *more, *([] if when is None else [c.tiles.text(when, [run.slot])])]
+        guard = f"if ({' && '.join(terms)}) " if terms else ""
+        c.out.line(f"{guard}{call}({where}, {name}[{entries[run.slot]}]);")
+    c.out.close()
+
+
+# ---- scalars -------------------------------------------------------------------------------------------------------------
+
+
+def _scalar_place(c: Context, memory: Region | View) -> tuple[str, str]:
+    """(space, address) of a rank-0 operand."""
+    if isinstance(memory, Region):
+        return "global", global_address(c, memory, ())
+    address = add(c.stage(memory.buffer, memory.use), c.element(memory, const(0), const(0)))
+    text = c.sx.top(address)
+    if memory.rank is not None and c.kernel.launch.cluster > 1:
+        return "cluster", f"{c.helpers.use('map_to_rank')}({text}, {c.sx.top(memory.rank)})"
+    return "shared", text
+
+
+def load_scalar(c: Context, op: Op) -> None:
+    """The same address for all lanes."""
+    src, result = op.operands["src"], op.results[0]
+    dtype = src.tensor.dtype if isinstance(src, Region) else src.buffer.dtype
+    space, address = _scalar_place(c, src)
+    read_only = isinstance(src, Region) and src.tensor.direction in ("In", "Const")
+    call = c.helpers.add(*helpers.load(space, _kind(dtype, 1)[0], 1, modifiers=".nc" if read_only else ""))
+    c.out.line(f"{call}(&{c.names.of(result, result.name)}, {address});")
+
+
+def store_scalar(c: Context, op: Op) -> None:
+    """One element by one thread of the unit."""
+    dst, x = op.operands["dst"], op.operands["x"]
+    dtype = dst.tensor.dtype if isinstance(dst, Region) else dst.buffer.dtype
+    space, address = _scalar_place(c, dst)
+    call = c.helpers.add(*helpers.store(space, _kind(dtype, 1)[0], 1))
+    value = c.sx.top(x)
+    if dtype.bits == 16 and isinstance(x, SConst):
+        value = f"static_cast<cake::u16>({bits_of(float(x.value), dtype):#x})"
+    guard = ""
+    if c.unit in ("W", "G"):
+        c.out.line("__syncwarp();")
+        guard = f"if ({c.sx(c.tid)} == 0) "
+    c.out.line(f"{guard}{call}({address}, {value});")
+
+
+EMITTERS = {
+    "load": load, "store": store, "load_scalar": load_scalar, "store_scalar": store_scalar,
+    "atomic_add": atomic, "atomic_min": atomic, "atomic_max": atomic,
+}  # fmt: skip

@@ -1,0 +1,326 @@
+"""Uniform and per-thread scalars: what is known about them, and their C text.
+
+All index arithmetic of the emitted kernel, addresses inside shared memory and descriptors included, is built as `SX`
+first and printed here, so that tests can evaluate what was printed.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable
+
+from cake_ir.binding.scalars import const, sop
+from cake_ir.bound import SX, BoundKernel, For, SConst, ScalarVar, SetScalar, SOp, SVar, walk
+from lowering.helpers import Helpers
+
+__all__ = ["Facts", "Printer", "add", "const", "div", "f32_text", "mod", "mul", "sop", "split_sum", "var"]
+
+INT_MAX = (1 << 31) - 1
+
+
+def add(*terms: SX | int) -> SX:
+    """A sum with constants folded into one trailing term."""
+    total, rest = 0, []
+    for term in terms:
+        x = const(term) if isinstance(term, int) else term
+        base, offset = split_sum(x)
+        total += offset
+        if base is not None:
+            rest.append(base)
+    if not rest:
+        return const(total)
+    out = rest[0]
+    for term in rest[1:]:
+        out = SOp("+", (out, term), "i32")
+    return SOp("+", (out, const(total)), "i32") if total else out
+
+
+def split_sum(x: SX) -> tuple[SX | None, int]:
+    """x as (non-constant part, constant)."""
+    if isinstance(x, SConst):
+        return None, int(x.value)
+    if isinstance(x, SOp) and x.dtype == "i32":
+        if x.op == "+" and isinstance(x.args[1], SConst):
+            base, offset = split_sum(x.args[0])
+            return base, offset + int(x.args[1].value)
+        if x.op == "-" and isinstance(x.args[1], SConst):
+            base, offset = split_sum(x.args[0])
+            return base, offset - int(x.args[1].value)
+    return x, 0
+
+
+def mul(x: SX, k: int) -> SX:
+    """x * k, distributed over a constant offset."""
+    if k == 0:
+        return const(0)
+    base, offset = split_sum(x)
+    if base is None:
+        return const(offset * k)
+    if k == 1:
+        return x
+    scaled = SOp("*", (base, const(k)), "i32")
+    return SOp("+", (scaled, const(offset * k)), "i32") if offset else scaled
+
+
+def div(x: SX, k: int) -> SX:
+    """floor(x / k)."""
+    return sop("//", x, const(k))
+
+
+def mod(x: SX, k: int) -> SX:
+    """x mod k, in 0..k-1."""
+    return sop("%", x, const(k))
+
+
+def var(name: str, slot: int, kind: str = "thread") -> SVar:
+    """A per-thread quantity of the emitted code (lane, warp in unit ...)."""
+    return SVar(ScalarVar(name, kind, "i32", slot))
+
+
+def f32_text(value: float) -> str:
+    """A float literal that names exactly the rounded value."""
+    if math.isinf(value):
+        return "__int_as_float(0x7f800000)" if value > 0 else "__int_as_float(static_cast<int>(0xff800000u))"
+    if math.isnan(value):
+        return "__int_as_float(0x7fffffff)"
+    try:
+        rounded = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return f32_text(math.copysign(math.inf, value))
+    return f"{rounded!r}f"
+
+
+class Facts:
+    """What holds for every value a scalar variable takes: sign and divisibility, by a fixed point over its definitions."""
+
+    def __init__(self, kernel: BoundKernel) -> None:
+        self._given: dict[ScalarVar, int] = {}
+        for where in kernel.where:
+            self._learn(where.cond)
+        self._defs: dict[ScalarVar, list[SX]] = {}
+        steps: dict[ScalarVar, list[tuple[SX, SX]]] = {}
+        for stmt in walk(kernel.body):
+            if isinstance(stmt, SetScalar):
+                self._defs.setdefault(stmt.var, []).append(stmt.value)
+            elif isinstance(stmt, For):
+                steps.setdefault(stmt.var, []).append((stmt.start, stmt.step))
+        self._loops = steps
+        changing = [*self._defs, *steps]
+        self._divisors: dict[ScalarVar, int] = {v: 0 for v in changing}
+        self._signed: set[ScalarVar] = set()
+        for _ in range(64):
+            new = {v: self._var_divisor(v) for v in changing}
+            signed = {v for v in changing if not self._var_nonnegative(v)}
+            if new == self._divisors and signed == self._signed:
+                break
+            self._divisors, self._signed = new, signed
+        else:
+            self._divisors = {v: 1 for v in changing}
+            self._signed = set(changing)
+
+    def _learn(self, cond: SX) -> None:
+        if isinstance(cond, SOp) and cond.op == "and":
+            for part in cond.args:
+                self._learn(part)
+        elif isinstance(cond, SOp) and cond.op == "==" and isinstance(cond.args[0], SOp) and cond.args[0].op == "%":
+            x, k = cond.args[0].args
+            if (
+                isinstance(x, SVar)
+                and isinstance(k, SConst)
+                and isinstance(cond.args[1], SConst)
+                and cond.args[1].value == 0
+            ):
+                known = self._given.get(x.var, 1)
+                self._given[x.var] = math.lcm(known, int(k.value))
+
+    def _var_divisor(self, v: ScalarVar) -> int:
+        found = [self.divisor(x) for x in self._defs.get(v, [])]
+        found += [math.gcd(self.divisor(start), self.divisor(step)) for start, step in self._loops.get(v, [])]
+        return math.gcd(*found) if found else 1
+
+    def _var_nonnegative(self, v: ScalarVar) -> bool:
+        if v.dtype != "i32":
+            return False
+        return all(self.nonnegative(x) for x in self._defs.get(v, [])) and all(
+            self.nonnegative(start) for start, _ in self._loops.get(v, [])
+        )
+
+    def divisor(self, x: SX) -> int:
+        """A number that divides x for sure; 0 when x is zero."""
+        if isinstance(x, SConst):
+            return abs(int(x.value)) if not isinstance(x.value, float) else 1
+        if isinstance(x, SVar):
+            known = self._divisors.get(x.var, 1)
+            return math.lcm(known, self._given.get(x.var, 1)) if known else 0
+        args = [self.divisor(a) for a in x.args]
+        if x.op in ("+", "-", "min", "max"):
+            return math.gcd(*args)
+        if x.op == "*":
+            return args[0] * args[1]
+        if x.op == "neg":
+            return args[0]
+        if x.op == "select":
+            return math.gcd(args[1], args[2])
+        if x.op == "%":
+            return math.gcd(args[0], args[1])
+        if x.op == "//" and isinstance(x.args[1], SConst) and args[1] and args[0] % args[1] == 0:
+            return args[0] // args[1]
+        if x.op == "<<" and isinstance(x.args[1], SConst):
+            return args[0] << int(x.args[1].value)
+        return 1
+
+    def nonnegative(self, x: SX) -> bool:
+        """Whether x >= 0 for sure."""
+        if isinstance(x, SConst):
+            return x.value >= 0
+        if isinstance(x, SVar):
+            if x.var.kind in (
+                "dim",
+                "cta",
+                "cta_count",
+                "cluster_rank",
+                "cluster_id",
+                "cluster_count",
+                "sms",
+                "instance",
+                "thread",
+            ):
+                return True
+            known = x.var in self._defs or x.var in self._loops
+            return known and x.var not in self._signed
+        if x.op in ("+", "*", "//", "&", "|", "max", "min", "ceil_div", ">>", "<<"):
+            return all(self.nonnegative(a) for a in x.args)
+        if x.op == "%":
+            return self.nonnegative(x.args[1])
+        if x.op == "select":
+            return self.nonnegative(x.args[1]) and self.nonnegative(x.args[2])
+        return x.op in ("lsb", "abs") or x.dtype == "bool"
+
+
+class Printer:
+    """C text of scalar expressions."""
+
+    def __init__(self, facts: Facts, helpers: Helpers, name: Callable[[ScalarVar], str]) -> None:
+        self.facts = facts
+        self._helpers = helpers
+        self._name = name
+
+    def __call__(self, x: SX) -> str:
+        """The expression, safe to use as an operand."""
+        text = self.top(x)
+        simple = text.replace("_", "").replace(".", "").isalnum() or (text.endswith(")") and _is_call(text))
+        return text if simple else f"({text})"
+
+    def top(self, x: SX) -> str:
+        """The expression, without outer parentheses."""
+        if isinstance(x, SConst):
+            if x.dtype == "bool" or isinstance(x.value, bool):
+                return "true" if x.value else "false"
+            if x.dtype == "f32" or isinstance(x.value, float):
+                return f32_text(float(x.value))
+            return str(x.value) if abs(int(x.value)) <= INT_MAX else f"{x.value}ll"
+        if isinstance(x, SVar):
+            return self._name(x.var)
+        if x.dtype == "f32" or any(a.dtype == "f32" for a in x.args):
+            return self._float(x)
+        return self._int(x)
+
+    def _fold(self, op: str, args: Iterable[SX]) -> str:
+        return f" {op} ".join(self(a) for a in args)
+
+    def _int(self, x: SOp) -> str:
+        op, args = x.op, x.args
+        if op in ("//", "%"):
+            return self._floor(op, args[0], args[1])
+        if op == "ceil_div":
+            a, b = args
+            if self.facts.nonnegative(a) and isinstance(b, SConst):
+                return self._floor("//", add(a, int(b.value) - 1), b)
+            if self.facts.nonnegative(a) and self.facts.nonnegative(b):
+                return f"({self(a)} + {self(b)} - 1) / {self(b)}"
+            return f"-{self._helpers.use('floor_div')}(-{self(a)}, {self(b)})"
+        if op in ("and", "or"):
+            return self._fold("&&" if op == "and" else "||", args)
+        if op == "not":
+            return f"!{self(args[0])}"
+        if op in ("neg", "~"):
+            return f"{'-' if op == 'neg' else '~'}{self(args[0])}"
+        if op in ("min", "max"):
+            return f"{op}({', '.join(self.top(a) for a in args)})"
+        if op == "select":
+            return f"{self(args[0])} ? {self(args[1])} : {self(args[2])}"
+        if op == "abs":
+            return f"abs({self.top(args[0])})"
+        if op == "lsb":
+            return f"__ffs({self.top(args[0])}) - 1"
+        if op == "cast":
+            return self._cast(x)
+        if op == "+" and isinstance(args[1], SConst) and args[1].value < 0:
+            return f"{self(args[0])} - {-args[1].value}"
+        return self._fold(op, args)
+
+    def _floor(self, op: str, a: SX, b: SX) -> str:
+        """`//` and `%` round down, as the language has them; C rounds to zero, so signs decide the form."""
+        if isinstance(b, SConst) and b.value > 0:
+            k = int(b.value)
+            if k & (k - 1) == 0:
+                return f"{self(a)} >> {k.bit_length() - 1}" if op == "//" else f"{self(a)} & {k - 1}"
+        if self.facts.nonnegative(a) and self.facts.nonnegative(b):
+            return f"{self._helpers.use('udiv' if op == '//' else 'umod')}({self.top(a)}, {self.top(b)})"
+        return f"{self._helpers.use('floor_div' if op == '//' else 'floor_mod')}({self.top(a)}, {self.top(b)})"
+
+    def _float(self, x: SOp) -> str:
+        op, args = x.op, x.args
+        if op == "cast":
+            return self._cast(x)
+        if op == "*":
+            return f"__fmul_rn({self.top(args[0])}, {self.top(args[1])})"
+        if op == "fma":
+            return f"__fmaf_rn({', '.join(self.top(a) for a in args)})"
+        if op in ("min", "max"):
+            return f"f{op}f({', '.join(self.top(a) for a in args)})"
+        if op in ("exp2", "rcp", "rsqrt", "log2", "sqrt", "tanh"):
+            return f"{self._helpers.use(op)}({self.top(args[0])})"
+        if op == "abs":
+            return f"fabsf({self.top(args[0])})"
+        if op == "neg":
+            return f"-{self(args[0])}"
+        if op == "/":
+            return f"__fdiv_rn({self.top(args[0])}, {self.top(args[1])})"
+        if op == "select":
+            return f"{self(args[0])} ? {self(args[1])} : {self(args[2])}"
+        return self._fold(op, args)
+
+    def _cast(self, x: SOp) -> str:
+        source, target = x.args[0].dtype, x.dtype
+        text = self.top(x.args[0])
+        if source == target:
+            return text
+        if target == "f32":
+            if source in ("bf16", "f16"):
+                return f"{self._helpers.use(source + '_bits')}({text})"
+            return f"__int2float_rn({text})" if source in ("i32", "bool") else f"static_cast<float>({text})"
+        if target == "i32" and source == "f32":
+            return f"__float2int_rz({text})"
+        return (
+            f"static_cast<int>({text})"
+            if target == "i32"
+            else f"static_cast<bool>({text})"
+            if target == "bool"
+            else text
+        )
+
+
+def _is_call(text: str) -> bool:
+    """Whether the whole text is one call, so that it needs no parentheses."""
+    head = text.split("(", 1)[0]
+    if not head or not head.replace("_", "").replace(":", "").replace("<", "").replace(">", "").isalnum():
+        return False
+    depth = 0
+    for i, ch in enumerate(text):
+        depth += ch == "("
+        depth -= ch == ")"
+        if depth == 0 and ch == ")":
+            return i == len(text) - 1
+    return False
