@@ -315,11 +315,18 @@ def test_cold_rotates_and_flushes(gpu: device.Device, cu: Any, monkeypatch: pyte
             seen.append(f"flush{pattern}")
         original(pointer, nbytes, pattern, width, stream)
 
+    def copy(to: int, source: int, nbytes: int, stream: int = 0) -> None:
+        read.append(nbytes)
+
+    read: list[int] = []
     monkeypatch.setattr(gpu, "fill", fill)
+    monkeypatch.setattr(gpu, "copy_device", copy)
+    monkeypatch.setattr(bench, "FLUSH_CHUNK", 4096)
     result = bench.bench(gpu, [candidate(cu, "a", 0, launches=launches)], bench.Settings(**QUICK, mode="cold"))
     assert (result.method, result.timings[0].batch) == ("events", 1)
     measured = seen[seen.index("flush1") :]
     assert measured[:6] == ["flush1", "launch0", "flush2", "launch1", "flush3", "launch0"]
+    assert sum(read) > 9 * 2 * (1 << 16)  # the flushed bytes are read again each round
 
 
 def test_graph_batches_hold_whole_rotations(gpu: device.Device, cu: Any) -> None:
