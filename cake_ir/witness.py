@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from cake_ir.bound import BoundKernel, SConst, SOp, sx_vars, walk
-from cake_ir.skeleton import AgentTrace, AssumeViolated, DataOracle, Event, Skeleton, SkeletonLimit, compile_skeleton
+from cake_ir.bound import Assume, BoundKernel, SConst, SOp, SVar, sx_vars, walk
+from cake_ir.skeleton import AgentTrace, AssumeViolated, BarAt, DataOracle, Event, Skeleton, SkeletonLimit, ViewAt, compile_skeleton
 
 MAX_WITNESSES = 12
 DIM_LIMIT = 8192
@@ -120,6 +120,8 @@ class _Search:
                              {b.stages for b in bound.buffers if b.staged})
         self.uses_sms = "sms" in bound.builtins and bound.builtins["sms"] in _launch_vars(bound)
         self.data = bool(self.skeleton.int_loads or self.skeleton.data_control)
+        self.bounds = self.data_bounds()
+        self.counted: type = BarAt if any(b.kind == "mbarrier" for b in bound.barriers) else ViewAt
         self.cache: dict[tuple[int, ...], Any] = {}
 
     # ---- probing
@@ -143,32 +145,55 @@ class _Search:
         result = None
         count = self.count(values, sms)
         if count > 0:
-            try:
-                oracle = self.oracle(values, 1, "step") if self.data else DataOracle()
-                result = (count, self.depth(self.skeleton.run(dict(zip(self.names, values)), None, sms, oracle, (0,), limit=6000)))
-            except (SkeletonLimit, AssumeViolated, ValueError, ZeroDivisionError):
-                result = None
+            for oracle in self.oracles(values, ("step", "const"), 1):
+                try:
+                    depth = self.depth(self.skeleton.run(dict(zip(self.names, values)), None, sms, oracle, (0,), limit=6000))
+                except (SkeletonLimit, AssumeViolated, ValueError, ZeroDivisionError):
+                    continue
+                if result is None or depth > result[1]:
+                    result = (count, depth)
         elif self.admits(values, sms):
             result = (0, 0)
         self.cache[key] = result
         return result
 
-    @staticmethod
-    def depth(found: list[AgentTrace]) -> int:
-        """Uses of the busiest ring, or loop steps where there is none."""
-        uses, steps = -1, 0
+    def depth(self, found: list[AgentTrace]) -> int:
+        """Uses of the busiest barrier ring; without barriers of the busiest buffer ring; else loop steps."""
+        uses, steps = 0, 0
         for t in found:
             for e in iter_events(t.events):
-                steps = max(steps, (e.path[-1] + 1) if e.path else 0)
+                if e.path and e.path[-1] >= steps:
+                    steps = e.path[-1] + 1
                 for v in e.vals.values():
-                    use = getattr(v, "use", None)
-                    if use is not None and use > uses:
-                        uses = use
-        return uses + 1 if uses >= 1 else max(steps, uses + 1)
+                    if isinstance(v, self.counted) and v.use >= uses:
+                        uses = v.use + 1
+        return uses if self.counted is BarAt else max(steps, uses)
 
-    def oracle(self, values: tuple[int, ...], rounds: int, pattern: str) -> DataOracle:
-        """Data whose largest value is one of the extents; the first that satisfies the assumptions is taken."""
-        return DataOracle(pattern, max(values, default=0), rounds)
+    def oracles(self, values: tuple[int, ...], patterns: tuple[str, ...], rounds: int) -> list[DataOracle]:
+        """Data choices whose largest value is one of the extents, largest first; those that break an assumption fall out."""
+        if not self.data:
+            return [DataOracle()]
+        if not self.skeleton.int_loads:
+            return [DataOracle("zero", 0, rounds)]
+        tops = sorted({values[i] for i in self.bounds}, reverse=True)
+        return [DataOracle(p, top, rounds) for p in patterns for top in (tops if p != "zero" else [0])]
+
+    def data_bounds(self) -> list[int]:
+        """Extents that an `assume` names as an upper bound of loaded values; all of them when none does."""
+        slots = {v: i for i, v in enumerate(self.bound.dims.values())}
+        found: set[int] = set()
+
+        def visit(x: Any) -> None:
+            if isinstance(x, SOp):
+                if x.op in ("<=", "<") and isinstance(x.args[1], SVar) and x.args[1].var in slots:
+                    found.add(slots[x.args[1].var])
+                for arg in x.args:
+                    visit(arg)
+
+        for s in walk(self.bound.body):
+            if isinstance(s, Assume):
+                visit(s.cond)
+        return sorted(found) or list(range(len(self.names)))
 
     # ---- choosing
 
@@ -207,6 +232,10 @@ class _Search:
         steps: dict[int, tuple[str, int]] = {}
         for i in range(len(small)):
             found = self.step_of(small, i, granules[i], divisors, many, ref)
+            if found is None and self.uses_sms:
+                # a persistent loop over tiles that the launch does not depend on
+                found = self.step_of(small, i, granules[i], divisors, self.cluster, self.feature(small, self.cluster))
+                found = ("tile", found[1]) if found else None
             if found:
                 steps[i] = found
         self.small, self.granules, self.steps, self.many = small, granules, steps, many
@@ -223,9 +252,10 @@ class _Search:
         """('tile' | 'depth', step): the extent from which on one more tile or one more loop step appears."""
         if ref is None:
             return None
-        candidates = sorted({granule, 1, 2, 4, 8, 16, 32, 64, *divisors, *(2 * d for d in divisors)})
+        candidates = sorted({granule, 1, 2, 4, 8, 16, 32, 64, *divisors, *(d * f for d in divisors for f in (2, 4, 8, self.cluster))})
         for step in candidates:
-            if step % granule and granule % step:
+            step = max(step, granule)
+            if step % granule:
                 continue
             value = small[:i] + (max(step, small[i]) + max(granule, 1 if step > 1 else step),) + small[i + 1:]
             if not self.admits(value):
@@ -253,17 +283,19 @@ class _Search:
         ring = [u for u in ring if u >= 0]
         depth_dims = [i for i, (k, _) in self.steps.items() if k == "depth"]
         tile_dims = [i for i, (k, _) in self.steps.items() if k == "tile"]
-        tile_plans = [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2)] if tile_dims else [(1, 1)]
-        goals: list[tuple[str, tuple[int, ...], int]] = []
-        sms_of = [1, 2, 1, 1, 2]
+        tile_plans = [(1, 1)] if self.uses_sms or not tile_dims else [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2)]
+        goals: list[tuple[str, tuple[int, ...], int, int]] = []
         for k, uses in enumerate(ring if depth_dims else ring[:3]):
             plan = tile_plans[k % len(tile_plans)]
-            goals.append((f"{uses} uses of a ring", self.values(depth_dims, uses, k % 2 == 1, tile_dims, plan, k % 2 == 0),
-                          self.cluster * sms_of[k % 5]))
-        for tiles in (1, 2, 3):
-            deep = self.stages[-1] if self.stages else 1
-            depth = {1: 1, 2: max(1, deep - 1), 3: min(deep + 1, 3)}[tiles]
-            goals.append((f"{tiles} tiles per CTA", self.values(depth_dims, depth, tiles == 2, tile_dims, (tiles, 1), tiles == 1), self.cluster))
+            values = self.values(depth_dims, uses, k % 2 == 1, tile_dims, plan, k % 2 == 0)
+            goals.append((f"{uses} uses of a ring", values, self.cluster * (2 if k == 1 else 1), uses))
+        deep = self.stages[-1] if self.stages else 1
+        for tiles, depth in ((1, 1), (2, max(1, deep - 1)), (3, min(deep + 1, 3)), (5, 1)) if self.uses_sms else ((3, 2),):
+            values = self.values(depth_dims, depth, tiles == 2, tile_dims, (tiles, 1), tiles == 1)
+            goals.append((f"{tiles} tiles per CTA", values, self.cluster, depth * tiles))
+        if self.uses_sms and tile_dims:
+            values = self.values(depth_dims, 2, False, tile_dims, (3, 1), True)
+            goals.append(("3 tiles for 2 clusters", values, 2 * self.cluster, 4))
         return self.realise(goals)
 
     def values(self, depth_dims: list[int], uses: int, tail: bool, tile_dims: list[int], plan: tuple[int, int], tile_tail: bool) -> tuple[int, ...]:
@@ -274,55 +306,81 @@ class _Search:
             out[i] = self.value_of(i, plan[j] if j < 2 else 1, tile_tail)
         return tuple(out)
 
-    def realise(self, goals: list[tuple[str, tuple[int, ...], int]]) -> WitnessSet:
+    def realise(self, goals: list[tuple[str, tuple[int, ...], int, int]]) -> WitnessSet:
         chosen: dict[Any, Witness] = {}
-        met, unmet = [], []
-        patterns = ("step", "ramp", "const", "zero") if self.data else ("zero",)
-        for k, (goal, values, sms) in enumerate(goals):
+        unmet: list[str] = []
+        for k, (goal, values, sms, uses) in enumerate(goals):
+            self.second = k in (1, len(goals) - 1)
             witness = None
-            for values_ in (values, self.repair(values)):
-                if values_ is None or not self.admits(values_, sms):
-                    continue
-                for j in range(len(patterns)):
-                    pattern = patterns[(k + j) % len(patterns)]
-                    witness = self.try_witness(values_, sms, pattern, (1, 2, 0)[k % 3], goal)
-                    if witness:
+            for candidate in (values, self.repair(values)):
+                if candidate is not None and self.admits(candidate, sms):
+                    witness = self.try_witness(candidate, sms, k, uses, goal)
+                    if witness is not None:
                         break
-                if witness:
-                    break
             if witness is None:
                 unmet.append(f"{goal}: not possible under `where` ({', '.join(f'{n}={v}' for n, v in zip(self.names, values))})")
-                continue
-            met.append(goal)
-            chosen.setdefault((witness.dims, witness.sms, witness.oracle), witness)
-        return WitnessSet(tuple(chosen.values())[:MAX_WITNESSES], tuple(met), tuple(unmet))
+            else:
+                chosen.setdefault((witness.dims, witness.sms, witness.oracle), witness)
+        found = tuple(chosen.values())[:MAX_WITNESSES]
+        return WitnessSet(found, *self.coverage(found, unmet))
+
+    def coverage(self, found: tuple[Witness, ...], unmet: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(goals met, goals not met), read off the traces: totals of uses per ring length."""
+        reached: dict[int, set[int]] = {}
+        names: dict[int, str] = {}
+        for b in self.bound.barriers:
+            if b.kind == "mbarrier" and b.stages > 1:
+                names.setdefault(b.stages, b.name)
+                reached.setdefault(b.stages, set())
+        for w in found if reached else ():
+            top: dict[tuple[Any, int], int] = {(b, c): 0 for b in self.bound.barriers if b.stages in reached for c in w.ctas}
+            for t in traces(self.bound, w):
+                for e in iter_events(t.events):
+                    for v in e.vals.values():
+                        if isinstance(v, BarAt) and (v.barrier, v.cta) in top and v.use >= top[(v.barrier, v.cta)]:
+                            top[(v.barrier, v.cta)] = v.use + 1
+            for (b, _), n in top.items():
+                reached[b.stages].add(n)
+        met = []
+        for s, totals in reached.items():
+            for n in sorted({0, 1, s - 1, s, s + 1, 2 * s + 1}):
+                (met if n in totals else unmet).append(f"{n} uses of a ring of {s} ({names[s]})")
+        return tuple(met), tuple(unmet)
 
     def repair(self, values: tuple[int, ...]) -> tuple[int, ...] | None:
         """The values rounded up to what `where` admits, one extent at a time."""
-        out = list(values)
+        out = [v or least for v, least in zip(values, self.small)]
         for i, g in enumerate(self.granules):
             if self.admits(tuple(out)):
                 break
             out[i] = max(g, -(-out[i] // g) * g)
         return tuple(out) if self.admits(tuple(out)) else None
 
-    def try_witness(self, values: tuple[int, ...], sms: int, pattern: str, rounds: int, goal: str) -> Witness | None:
+    def try_witness(self, values: tuple[int, ...], sms: int, k: int, uses: int, goal: str) -> Witness | None:
+        """The witness at these extents, with the data that come nearest to the wanted number of uses."""
         count = self.count(values, sms)
         if count <= 0:
             return None
         cl = self.cluster
         first = tuple(range(min(cl, count)))
-        last = tuple(range(count - cl, count)) if count >= 2 * cl else ()
-        tops = sorted(set(values), reverse=True) if self.data and pattern != "zero" else [0]
-        for top in tops:
-            oracle = DataOracle(pattern, top, rounds) if self.data else DataOracle()
+        last = tuple(range(count - cl, count)) if count >= 2 * cl and self.second else ()
+        patterns = ("step", "ramp", "const", "zero")
+        patterns = patterns[k % 4:] + patterns[:k % 4]
+        best: tuple[int, Witness] | None = None
+        for oracle in self.oracles(values, patterns, (1, 2, 0)[k % 3])[:6]:
             w = Witness(tuple(zip(self.names, values)), sms, first + last, count, oracle, goal)
             try:
-                traces(self.bound, w)
-                return w
+                found = traces(self.bound, w)
             except (AssumeViolated, SkeletonLimit, ZeroDivisionError, IndexError):
                 continue
-        return None
+            if not self.data:
+                return w
+            distance = abs(self.depth(found) - uses)
+            if best is None or distance < best[0]:
+                best = (distance, w)
+            if distance == 0:
+                break
+        return best[1] if best else None
 
 
 def _launch_vars(bound: BoundKernel) -> set[Any]:
