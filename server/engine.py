@@ -210,19 +210,15 @@ class Engine:
             found = estimate(unit.bound, shape)
         except CakeError as exc:
             return self._refused(program, [unit], [exc.diagnostic], "cannot be estimated at this shape", detail)
-        facts = plain(found)
         result = Result(summary=_estimate_summary(unit, shape, found), status="ok", ids=_ids(program, [unit]))
-        result.data = {
-            "calibrated": False,
-            "shape": shape,
-            **(facts if isinstance(facts, dict) else {"estimate": facts}),
-        }
+        result.data = plain(found)
+        if detail == "concise":
+            result.data["limiters"] = result.data["limiters"][:3]
         result.artifacts = [
             self.store.put_artifact(
-                unit.variant_id, "estimate", json.dumps({"shape": shape, **result.data}, indent=1, ensure_ascii=False)
+                unit.variant_id, "estimate", json.dumps(plain(found), indent=1, ensure_ascii=False)
             )
         ]
-        add_diagnostics(result, getattr(found, "diagnostics", ()), program.text, detail)
         result.next = f"compile_and_bench(ir_id={program.ir_id!r}{_binding_args(program.ref)}, contract=...)"
         return fit(result, detail)
 
@@ -486,12 +482,7 @@ def _by_verdict(properties: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _estimate_summary(unit: Unit, shape: Mapping[str, int], found: Any) -> str:
     dims = ",".join(f"{k}={v}" for k, v in shape.items())
-    time_us = next(
-        (getattr(found, k) for k in ("time_us", "total_us", "us") if getattr(found, k, None) is not None), None
+    return (
+        f"{unit.kernel} at {dims} on {unit.target}: estimated {found.time_us:.4g} us, no schedule below "
+        f"{found.floor_us:.4g} us, bound by {found.bound_by} (uncalibrated model, not a measurement)"
     )
-    bound_by = next(
-        (getattr(found, k) for k in ("bound_by", "limiter", "bound") if isinstance(getattr(found, k, None), str)), None
-    )
-    head = f"{unit.kernel} at {dims} on {unit.target}: "
-    head += f"estimated {float(time_us):.4g} us" if time_us is not None else "estimated"
-    return head + (f", bound by {bound_by}" if bound_by else "") + " (uncalibrated model, not a measurement)"

@@ -1,0 +1,188 @@
+"""The command line: exit codes, --json, excerpts with carets, listings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from server.cli import cli
+from tests.server.conftest import BROKEN, KMEANS, LEFT_OUT_AT, ROOT
+
+SHAPE = "B=32,N=65536,C=1024,D=128"
+
+
+@pytest.fixture
+def kmeans(tmp_path: Path) -> Path:
+    path = tmp_path / "kmeans.cake"
+    path.write_text(KMEANS)
+    return path
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    path = tmp_path / "broken.cake"
+    path.write_text(BROKEN)
+    return path
+
+
+def run(tmp_path: Path, *argv: object) -> Result:
+    got = CliRunner().invoke(cli, ["--workspace", str(tmp_path / "ws"), "--no-gpu", *map(str, argv)])
+    assert got.exception is None or isinstance(got.exception, SystemExit), got.exception
+    assert "Traceback" not in got.output
+    return got
+
+
+def as_json(got: Result) -> Any:
+    return json.loads(got.stdout)
+
+
+def test_verify_accepts_and_exits_0(tmp_path: Path, kmeans: Path) -> None:
+    got = run(tmp_path, "verify", kmeans)
+    assert got.exit_code == 0 and "accepted" in got.stdout
+    told = as_json(run(tmp_path, "verify", kmeans, "--json", "--set", "STAGES=3"))
+    assert told["status"] == "accepted" and told["ids"]["variant_id"].startswith("v_")
+
+
+def test_verify_rejects_with_an_excerpt_and_exits_1(tmp_path: Path, broken: Path) -> None:
+    got = run(tmp_path, "verify", broken)
+    assert got.exit_code == 1
+    lines = got.stdout.split("\n")
+    at = next(i for i, line in enumerate(lines) if "-->" in line)
+    assert f"{broken}:{LEFT_OUT_AT + 1}:" in lines[at]
+    assert lines[at + 1].strip().startswith(f"{LEFT_OUT_AT + 1} |") and lines[at + 2].strip().startswith("|")
+    column = int(lines[at].rsplit(":", 1)[1])
+    assert lines[at + 2].index("^") - lines[at + 1].index("|") - 2 == column - 1
+    told = as_json(run(tmp_path, "verify", broken, "--json"))
+    assert told["status"] == "rejected" and told["diagnostics"][0]["line"] == LEFT_OUT_AT + 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["verify", "missing.cake"], "cannot be read"),
+        (["verify", "FILE", "--target", "sm_99"], "no target"),
+        (["verify", "FILE", "--kernel", "x"], "no kernel"),
+        (["verify", "FILE", "--set", "BC"], "NAME=VALUE"),
+        (["verify", "FILE", "--set", "NOPE=1"], "no tunable"),
+        (["verify", "FILE", "--nope"], "No such option"),
+        (["estimate", "FILE"], "--shape"),
+        (["estimate", "FILE", "--shape", "B=x"], "integer"),
+        (["estimate", "FILE", "--shape", "B=1"], "missing: C, D, N"),
+        (["check", "FILE", "--contract", "nope"], "no contract"),
+        (["check", "FILE", "--contract", "kmeans_assign", "--shapes", "nope"], "no shape set"),
+        (["check", "FILE", "--contract", "kmeans_assign", "--on", "gpu"], "no GPU"),
+        (["bench", "FILE", "--contract", "kmeans_assign"], "no GPU"),
+        (["profile", "FILE", "--contract", "kmeans_assign"], "no GPU"),
+        (["explain", "no/such"], "no rule"),
+        (["ops", "no_such"], "no op"),
+        (["targets", "sm_90"], "no target"),
+        (["contracts", "nope"], "no contract"),
+        (["serve", "--token-file", "x"], "belongs to --http"),
+        (["nonsense"], "No such command"),
+    ],
+)
+def test_what_cannot_be_done_exits_2(tmp_path: Path, kmeans: Path, argv: list[str], says: str) -> None:
+    got = run(tmp_path, *[str(kmeans) if a == "FILE" else a for a in argv])
+    assert got.exit_code == 2 and says in got.output
+
+
+def test_a_rejected_program_is_not_estimated_built_or_timed(tmp_path: Path, broken: Path) -> None:
+    for argv in (
+        ["estimate", broken, "--shape", SHAPE],
+        ["build", broken],
+        ["bench", broken, "--contract", "kmeans_assign"],
+    ):
+        assert run(tmp_path, *argv).exit_code == 1
+
+
+def test_files_that_are_not_text_exit_2(tmp_path: Path) -> None:
+    path = tmp_path / "binary.cake"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert run(tmp_path, "verify", path).exit_code == 2
+    path.write_bytes(b"x" * (2 << 20))
+    got = run(tmp_path, "verify", path)
+    assert got.exit_code == 2 and "262144" in got.output
+
+
+def test_estimate_prints_the_caveat(tmp_path: Path, kmeans: Path) -> None:
+    got = run(tmp_path, "estimate", kmeans, "--shape", SHAPE)
+    assert got.exit_code == 0 and "not a measurement" in got.stdout
+    assert as_json(run(tmp_path, "estimate", kmeans, "--shape", SHAPE, "--json"))["data"]["calibrated"] is False
+
+
+def test_fmt_is_idempotent_keeps_comments_and_the_mode(tmp_path: Path, kmeans: Path) -> None:
+    kmeans.write_text("# kept\n" + KMEANS.replace("wait(x_full[0])", "wait( x_full[ 0 ] )  # tail"))
+    kmeans.chmod(0o640)
+    assert run(tmp_path, "fmt", kmeans, "--check").exit_code == 1
+    assert run(tmp_path, "fmt", kmeans).exit_code == 0
+    once = kmeans.read_text()
+    assert "wait(x_full[0])  # tail" in once and kmeans.stat().st_mode & 0o777 == 0o640
+    assert run(tmp_path, "fmt", kmeans, "--check").exit_code == 0 and kmeans.read_text() == once
+    kmeans.write_text("def f(:\n")
+    assert run(tmp_path, "fmt", kmeans).exit_code == 1 and kmeans.read_text() == "def f(:\n"
+
+
+def test_show_json_is_the_same_program(tmp_path: Path, kmeans: Path) -> None:
+    from cake_ir import from_json, parse
+
+    got = from_json(as_json(run(tmp_path, "show", kmeans, "--json")))
+    assert got.file == parse(KMEANS).file
+
+
+def test_listings(tmp_path: Path) -> None:
+    kernels = as_json(run(tmp_path, "corpus", "--json"))
+    assert {"name", "file", "target", "contract", "bindings"} <= set(kernels[0])
+    assert all((ROOT / k["file"]).is_file() for k in kernels)
+    assert isinstance(as_json(run(tmp_path, "results", "--json")), list)
+    assert "wgmma" in {o["op"] for o in as_json(run(tmp_path, "ops", "--json"))}
+    assert "sm_90a" in run(tmp_path, "targets").stdout
+    assert {"rule", "severity", "title"} <= set(as_json(run(tmp_path, "rules", "--json"))[0])
+    assert not (tmp_path / "ws").exists(), "listings make no workspace"
+
+
+def test_pages(tmp_path: Path) -> None:
+    rule = as_json(run(tmp_path, "rules", "--json"))[0]["rule"]
+    assert "## Rejected" in run(tmp_path, "explain", rule).stdout
+    assert "Hardware form" in run(tmp_path, "ops", "wgmma").stdout
+    assert "Hardware form" in run(tmp_path, "explain", "tma_load").stdout
+    assert "Precision" in run(tmp_path, "contracts", "kmeans_assign").stdout
+
+
+def test_doctor_says_what_works(tmp_path: Path) -> None:
+    got = run(tmp_path, "doctor")
+    assert got.exit_code == 0 and "no GPU" in got.stdout and "NVRTC" in got.stdout
+
+
+def test_starting_up_loads_nothing_heavy() -> None:
+    """`cake serve` imports what it needs; numpy, the compiler and the analyses come with the first request."""
+    code = "import sys, server.cli, server.mcp_server; print([m for m in ('numpy', 'cuda', 'ml_dtypes', 'analyses', 'corpus') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_operators_add_contracts_of_their_own(tmp_path: Path, kmeans: Path) -> None:
+    mine = tmp_path / "contracts"
+    mine.mkdir()
+    (mine / "mine.py").write_text(
+        "from dataclasses import replace\nfrom corpus.contracts.kmeans_assign import CONTRACT as base\n"
+        "CONTRACT = replace(base, name='mine')\n"
+    )
+    got = CliRunner().invoke(cli, ["--contracts", str(mine), "contracts", "--json"])
+    assert "mine" in {c["contract"] for c in json.loads(got.stdout)}
+    (mine / "bad.py").write_text("this is not python")
+    got = CliRunner().invoke(cli, ["--contracts", str(mine), "contracts"])
+    assert got.exit_code == 2 and "bad.py" in got.output and "Traceback" not in got.output

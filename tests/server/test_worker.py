@@ -1,0 +1,159 @@
+"""Worker processes: killed, hung, cancelled or orphaned, each ends in a coded answer and no process stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server import worker
+from server.errors import Cancelled, EngineError, Missing
+from server.worker import Control, WorkerDied, gpu_lock, run_worker
+from tests.server.conftest import KMEANS, ROOT
+
+JOB: dict[str, Any] = {
+    "kind": "check", "text": KMEANS, "bindings": {}, "target": "sm_90a", "kernel": "kmeans_assign",
+    "contract": "kmeans_assign",
+    "shapes": [{"B": 1, "N": 4096 + i, "C": 1024, "D": 128} for i in range(50)],
+}  # fmt: skip
+
+
+def live_pid(seconds: float = 10) -> int:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if worker._live:
+            return next(iter(worker._live))
+        time.sleep(0.005)
+    raise AssertionError("no worker started")
+
+
+def gone(pid: int, seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X"):
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def later(action: Any) -> threading.Thread:
+    thread = threading.Thread(target=lambda: action(live_pid()))
+    thread.start()
+    return thread
+
+
+def test_a_killed_worker_is_coded_and_named() -> None:
+    thread = later(lambda pid: os.kill(pid, signal.SIGKILL))
+    with pytest.raises(WorkerDied) as caught:
+        run_worker("server.cpu_main", JOB, timeout_s=60, control=Control())
+    thread.join()
+    assert caught.value.code == "worker/killed" and "SIGKILL" in caught.value.message and "intact" in caught.value.next
+    assert not worker._live
+
+
+def test_a_hung_worker_is_ended_at_its_limit() -> None:
+    seen: list[int] = []
+
+    def stop(pid: int) -> None:
+        seen.append(pid)
+        os.kill(pid, signal.SIGSTOP)
+
+    thread = later(stop)
+    begin = time.monotonic()
+    with pytest.raises(WorkerDied) as caught:
+        run_worker("server.cpu_main", JOB, timeout_s=1.5, control=Control())
+    thread.join()
+    assert caught.value.code == "worker/timeout" and time.monotonic() - begin < 5
+    assert gone(seen[0])
+
+
+def test_cancelling_ends_the_worker_and_its_descendants() -> None:
+    control = Control()
+    seen: list[int] = []
+
+    def cancel(pid: int) -> None:
+        seen.append(pid)
+        control.cancel.set()
+
+    thread = later(cancel)
+    begin = time.monotonic()
+    with pytest.raises(Cancelled):
+        run_worker("server.cpu_main", JOB, timeout_s=60, control=control)
+    thread.join()
+    assert time.monotonic() - begin < 5 and gone(seen[0])
+
+
+def test_a_fault_in_the_worker_is_coded_without_a_trace() -> None:
+    with pytest.raises(EngineError) as caught:
+        run_worker("server.cpu_main", {"kind": "nonsense"}, timeout_s=60, control=Control())
+    assert caught.value.code == "internal/unexpected" and "Traceback" not in caught.value.message
+
+
+def test_only_known_modules_are_run() -> None:
+    with pytest.raises(WorkerDied) as caught:
+        run_worker("os", {}, timeout_s=20, control=Control())
+    assert caught.value.code == "worker/crashed"
+
+
+def test_kill_tree_reaches_a_grandchild_in_its_own_session() -> None:
+    script = """
+        import subprocess, sys, time
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+        print(child.pid, flush=True)
+        time.sleep(60)
+    """
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert parent.stdout
+    grandchild = int(parent.stdout.readline())
+    worker.kill_tree(parent.pid)
+    parent.wait()
+    parent.stdout.close()
+    assert gone(grandchild)
+
+
+def test_a_worker_ends_with_its_parent() -> None:
+    script = """
+        import os, subprocess, sys, time
+        argv = [sys.executable, "-m", "server.guard", "server.cpu_main", str(os.getpid())]
+        child = subprocess.Popen(argv, stdin=subprocess.PIPE)
+        time.sleep(0.7)
+        print(child.pid, flush=True)
+        time.sleep(60)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, cwd=ROOT)
+    assert parent.stdout
+    child = int(parent.stdout.readline())
+    assert Path("/proc", str(child)).exists()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert gone(child)
+
+
+def test_one_job_at_a_time_per_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker.tempfile, "gettempdir", lambda: str(tmp_path))
+    with gpu_lock(0, Control()):
+        with gpu_lock(1, Control()):
+            pass
+        with pytest.raises(Missing) as caught, gpu_lock(0, Control(), wait_s=0.3):
+            pass
+        assert caught.value.code == "gpu/busy"
+        cancelled = Control()
+        cancelled.cancel.set()
+        with pytest.raises(Cancelled), gpu_lock(0, cancelled):
+            pass
+    with gpu_lock(0, Control(), wait_s=0.3):
+        pass
