@@ -25,6 +25,9 @@ from server.results import Artifact, Detail, Result, TextEdit, add_diagnostics, 
 from server.store import DEFAULT_LIMIT_BYTES, Store, digest, is_id
 
 
+VERIFY_WAIT_S = 60.0
+
+
 def default_workspace() -> Path:
     """`.cake` in the current directory: evidence lies beside the kernels it is about."""
     return Path.cwd() / ".cake"
@@ -165,8 +168,16 @@ class Engine:
         """The verifier's report on one bound kernel. One analysis at a time: two cores, and pure Python work."""
         assert unit.bound is not None
         verify = _need("analyses", "verify")
-        with self._verify_lock:
+        if not self._verify_lock.acquire(timeout=VERIFY_WAIT_S):
+            raise EngineError(
+                "server/busy",
+                f"another verification has been running for over {VERIFY_WAIT_S:.0f} s",
+                "try again later",
+            )
+        try:
             return verify(unit.bound)
+        finally:
+            self._verify_lock.release()
 
     def _keep_report(self, unit: Unit, report: Any) -> list[Artifact]:
         out = []
@@ -215,9 +226,7 @@ class Engine:
         if detail == "concise":
             result.data["limiters"] = result.data["limiters"][:3]
         result.artifacts = [
-            self.store.put_artifact(
-                unit.variant_id, "estimate", json.dumps(plain(found), indent=1, ensure_ascii=False)
-            )
+            self.store.put_artifact(unit.variant_id, "estimate", json.dumps(plain(found), indent=1, ensure_ascii=False))
         ]
         result.next = f"compile_and_bench(ir_id={program.ir_id!r}{_binding_args(program.ref)}, contract=...)"
         return fit(result, detail)

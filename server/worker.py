@@ -208,7 +208,7 @@ def _supervise(
         elif "error" in message:
             error = message["error"]
             raise EngineError(
-                str(error.get("code", "worker/error")), str(error.get("message", "")), str(error.get("next", ""))
+                str(error.get("code", "worker/crashed")), str(error.get("message", "")), str(error.get("next", ""))
             )
         elif "progress" in message:
             control.progress(float(message["progress"]), message.get("total"), str(message.get("message", "")))
