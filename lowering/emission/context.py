@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cake_ir.bound import SX, BarUse, BoundKernel, Buffer, Op, Role, SConst, ScalarVar, SOp, VFrag, View, walk
+from cake_ir.bound import SX, BarUse, BoundKernel, Buffer, Op, Region, Role, SConst, ScalarVar, SOp, VFrag, View, walk
 from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
 from cake_ir.layouts import TileType
 from lowering.emission.scalars import Facts, Printer, add, const, div, mod, mul, sop, split_sum, var
@@ -57,6 +57,10 @@ class Context:
     pending_tmem: list[str] = field(default_factory=list)
     builtins: dict[ScalarVar, str] = field(default_factory=dict)
     read: set[Any] = field(default_factory=set)
+    last_read: dict[Any, int] = field(default_factory=dict)
+    loop_marks: list[int] = field(default_factory=list)
+    fresh_values: list[Any] = field(default_factory=list)
+    number: int = 0
     policies: dict[str, str] = field(default_factory=dict)
     role: Role | None = None
     unit: str = "K"
@@ -74,6 +78,9 @@ class Context:
         self.accumulators = {
             s.operands["acc"].frag for s in walk(self.kernel.body) if isinstance(s, Op) and s.name == "wgmma" and isinstance(s.operands["acc"], VFrag)
         }
+        # mbarriers order accesses of one CTA by default. Only plain accesses to a peer's shared memory, or to global memory
+        # that CTAs of a cluster hand to each other, need the costlier cluster scope; copies signal their own completion.
+        self.cluster_scope = self.kernel.launch.cluster > 1 and any(_crosses_ctas(s) for s in walk(self.kernel.body))
         self.cta_group = max((s.attrs.get("cta_group", 1) for s in walk(self.kernel.body) if isinstance(s, Op)), default=1)
         self.tcgen05_roles = {s.role for s in walk(self.kernel.body) if isinstance(s, Op) and s.name.startswith(("tcgen05", "tmem"))}
 
@@ -167,6 +174,25 @@ class Context:
         self.out.line(f"const {ctype} {name} = {text};" if not ctype.endswith("*") else f"{ctype} {name} = {text};")
         return name
 
+    # ---- the author's schedule ----
+
+    def settle(self) -> None:
+        """Ahead of an instruction that blocks: values assigned since the last one, and needed behind, are computed here.
+
+        Nothing else ties pure arithmetic to its place, and the compiler likes to sink it below the wait that it was meant
+        to overlap with.
+        """
+        outside = set(self.open_fragments[: self.loop_marks[-1]]) if self.loop_marks else set()
+        for frag in dict.fromkeys(self.fresh_values):
+            needed = frag in self.open_fragments and (self.last_read.get(frag, -1) > self.number or frag in outside)
+            if needed and frag.type.dtype.name in ("f32", "i32", "u32", "bf16", "f16", "e4m3", "e5m2"):
+                self.hold(self.tiles.name(frag))
+        self.fresh_values.clear()
+
+    def hold(self, name: str) -> None:
+        """Tie an array to this place of the text: it is written before, and read behind."""
+        self.out.line(f"{self.helpers.add(*matrix.HOLD)}<sizeof({name}) / 4>({name});")
+
     # ---- tcgen05 ordering ----
 
     def tcgen05_before(self) -> None:
@@ -257,6 +283,18 @@ class Context:
     def promised(self) -> tuple[Promise, ...]:
         """All promises; a duplicated pattern counts once per place in the text."""
         return tuple(Promise(op, pattern, count, span) for (op, pattern, span), count in self.promises.items())
+
+
+def _crosses_ctas(stmt: Any) -> bool:
+    """A generic access to a peer's shared memory, or a read of global memory that the kernel writes."""
+    if not isinstance(stmt, Op):
+        return False
+    for operand in stmt.operands.values():
+        if isinstance(operand, View) and operand.rank is not None:
+            return True
+        if isinstance(operand, Region) and operand.tensor.direction == "InOut":
+            return True
+    return False
 
 
 def _xor(a: SX, b: SX) -> SX:

@@ -8,7 +8,7 @@ from cake_ir.bound import BoundKernel, Op, Role, RoleBlock, ScalarVar, walk
 from lowering.emission import statements
 from lowering.emission.context import Context
 from lowering.emission.memory import pointee
-from lowering.emission.project import Block, Node, all_reads, has_wide_sync, is_wide_sync, only_syncs, project
+from lowering.emission.project import Block, Node, all_reads, has_wide_sync, is_wide_sync, last_reads, number, only_syncs, project
 from lowering.emission.writer import Writer, source_file
 from lowering.helpers import TENSOR_MAP, matrix
 
@@ -90,7 +90,9 @@ def _role(c: Context, role: Role, body: tuple[Any, ...]) -> None:
         c.span = role.span
         c.promise("role", f"setmaxnreg.{change.kind}")
     block = project(body, role)
-    c.read = set(all_reads(block))
+    number(block)
+    c.read, c.last_read = set(all_reads(block)), last_reads(block)
+    c.loop_marks, c.fresh_values = [], []
     if role.unit == "thread":
         _thread_role(c, role, block)
         return

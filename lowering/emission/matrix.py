@@ -218,7 +218,7 @@ def wgmma(c: Context, op: Op) -> None:
     a_name, a_regs, ma = "", [], None
     if a_view is None:
         a_name, a_regs = c.tiles.registers_of(a)  # type: ignore[arg-type]
-        hold(c, a_name)
+        c.hold(a_name)
     else:
         ma = matrix_operand(c, a_view)
         a_name = _descriptor(c, op, "a", ma, descriptor_bits(ma, WGMMA_LAYOUT, 62), steps, blocks)
@@ -226,7 +226,7 @@ def wgmma(c: Context, op: Op) -> None:
     b_name = _descriptor(c, op, "b", mb, descriptor_bits(mb, WGMMA_LAYOUT, 62), steps)
     overwrites = isinstance(init, SConst) and bool(init.value)
     if not overwrites:
-        hold(c, d_name)
+        c.hold(d_name)
     c.out.line(f"{c.helpers.add(*forms.WGMMA_FENCE)}();")
     first = "false" if overwrites else "true" if isinstance(init, SConst) else f"!{c.sx(init)}"
     for k in range(steps):
@@ -242,11 +242,6 @@ def wgmma(c: Context, op: Op) -> None:
     c.promise("wgmma", "", steps * blocks, pattern=wgmma_mnemonic(n, a_dtype.name, b_dtype.name, d.name))
 
 
-def hold(c: Context, name: str) -> None:
-    """Tie an array to this place of the text: it is written before, and read behind."""
-    c.out.line(f"{c.helpers.add(*forms.HOLD)}<sizeof({name}) / 4>({name});")
-
-
 def wgmma_commit(c: Context, op: Op) -> None:
     """Closes the group."""
     c.out.line(f"{c.helpers.add(*forms.WGMMA_COMMIT)}();")
@@ -257,12 +252,13 @@ def wgmma_commit(c: Context, op: Op) -> None:
 def wgmma_wait(c: Context, op: Op) -> None:
     """At most k groups pending; the accumulators of the others may be read behind it."""
     k = op.attrs["k"]
+    c.settle()
     c.out.line(f"{c.helpers.add(*forms.WGMMA_WAIT)}<{k}>();")
     pending = frozenset().union(*c.wgmma_groups[-k:]) if k else frozenset()
     for frag in c.open_fragments:
         name = c.tiles.name(frag)
         if frag in c.accumulators and name not in pending:
-            hold(c, name)
+            c.hold(name)
     c.promise("wgmma_wait", "wgmma.wait_group")
 
 
@@ -347,7 +343,7 @@ def tmem_load_wait(c: Context, op: Op) -> None:
     visible = {c.tiles.name(f) for f in c.open_fragments}
     for name in c.pending_tmem:
         if name in visible:
-            hold(c, name)
+            c.hold(name)
     c.pending_tmem.clear()
 
 

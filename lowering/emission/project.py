@@ -28,6 +28,7 @@ class Node:
     blocks: tuple[Block, ...] = ()
     split: int = 0
     declares: list[Any] = field(default_factory=list)
+    number: int = 0
 
 
 def project(body: tuple[Any, ...], role: B.Role) -> Block:
@@ -221,6 +222,21 @@ def _closed_form(node: Node) -> list[Node] | None:
 
 
 # ---- where names are declared ------------------------------------------------------------------------------------------
+
+
+def last_reads(block: Block) -> dict[Any, int]:
+    """The number (in text order, see `number`) of the last statement that reads each name."""
+    found: dict[Any, int] = {}
+    for node in _nodes(block):
+        for thing in statement_reads(node.stmt):
+            found[thing] = node.number
+    return found
+
+
+def number(block: Block) -> None:
+    """Number the statements in text order."""
+    for i, node in enumerate(_nodes(block)):
+        node.number = i
 
 
 def all_reads(block: Block) -> Iterator[Any]:

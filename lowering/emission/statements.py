@@ -43,7 +43,7 @@ def declare(c: Context, node: Node) -> None:
 def statement(c: Context, node: Node) -> None:
     """One statement."""
     stmt = node.stmt
-    c.span = stmt.span
+    c.span, c.number = stmt.span, node.number
     c.out.plain()
     if isinstance(stmt, B.SetScalar) and node.declares == [stmt.var]:
         c.out.at(stmt.span)
@@ -78,6 +78,7 @@ def statement(c: Context, node: Node) -> None:
 def _let(c: Context, stmt: B.Let) -> None:
     value: Any = stmt.value
     c.tiles.assign(c.tiles.name(stmt.frag), value)
+    c.fresh_values.append(stmt.frag)
 
 
 def _for(c: Context, stmt: B.For, node: Node) -> None:
@@ -87,7 +88,9 @@ def _for(c: Context, stmt: B.For, node: Node) -> None:
     # Roles are written as the author wrote them; unrolling is the author's (`unroll`), not the compiler's.
     c.out.line("#pragma unroll 1")
     c.out.open(f"for (int {name} = {c.sx.top(stmt.start)}; {name} < {c.sx(stmt.stop)}; {advance})")
+    c.loop_marks.append(len(c.open_fragments))
     block(c, node.blocks[0])
+    c.loop_marks.pop()
     c.out.close()
 
 
@@ -96,6 +99,7 @@ def _while(c: Context, stmt: B.While, node: Node) -> None:
     c.out.open("while (true)")
     inner = node.blocks[0]
     visible = len(c.open_fragments)
+    c.loop_marks.append(visible)
     for child in inner.nodes[: node.split]:
         statement(c, child)
     c.out.at(stmt.span)
@@ -103,6 +107,7 @@ def _while(c: Context, stmt: B.While, node: Node) -> None:
     for child in inner.nodes[node.split :]:
         statement(c, child)
     del c.open_fragments[visible:]
+    c.loop_marks.pop()
     c.out.close()
 
 

@@ -14,7 +14,7 @@ def wait(c: Context, op: Op) -> None:
     stages = bar.barrier.stages
     base, offset = split_sum(bar.use)
     ring = offset < 0 and base is not None and -offset % stages == 0 and c.facts.nonnegative(base)
-    if c.kernel.launch.cluster > 1:
+    if c.cluster_scope:
         call = c.helpers.use("mbar_wait_cluster")
     else:
         call = c.helpers.use("mbar_wait" if c.has("mbarrier_try_wait") else "mbar_test_wait")
@@ -52,7 +52,7 @@ def arrive(c: Context, op: Op) -> None:
     address = c.sx.top(c.barrier(bar))
     remote = bar.rank is not None and c.kernel.launch.cluster > 1
     if remote:
-        c.out.line(f"{guard}{c.helpers.use('mbar_arrive_on')}({address}, {c.sx.top(bar.rank)});")  # type: ignore[arg-type]
+        c.out.line(f"{guard}{c.helpers.use('mbar_arrive_on_cluster' if c.cluster_scope else 'mbar_arrive_on')}({address}, {c.sx.top(bar.rank)});")  # type: ignore[arg-type]
     else:
         name = "mbar_arrive" if c.has("mbarrier_try_wait") else "mbar_arrive_sm80"
         c.out.line(f"{guard}{c.helpers.use(name)}({address});")

@@ -99,6 +99,16 @@ TEXT: dict[str, str] = {
       "{\\n"
       ".reg .b32 remote;\\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\\n"
+      "}\\n" ::"r"(bar), "r"(rank) : "memory");
+}
+""",
+    "mbar_arrive_on_cluster": _D
+    + """void mbar_arrive_on_cluster(u32 bar, u32 rank) {
+  asm volatile(
+      "{\\n"
+      ".reg .b32 remote;\\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\\n"
       "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\\n"
       "}\\n" ::"r"(bar), "r"(rank) : "memory");
 }
