@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -157,7 +157,7 @@ def named_shapes(contract: Contract, shapes: str | Sequence[Shape]) -> tuple[Sha
     return tuple(dict(s) for s in shapes)
 
 
-def _bad_shape(message: str) -> None:
+def _bad_shape(message: str) -> NoReturn:
     law = "A shape gives every dimension of its contract one extent."
     raise CakeError(error("contract/bad-shape", "data", message, contract=law))
 
@@ -302,7 +302,7 @@ def perfect(
     }, expected
 
 
-def broken(contract: Contract, what: str) -> None:
+def broken(contract: Contract, what: str) -> NoReturn:
     """Raise CakeError `contract/judge-broken`."""
     raise CakeError(
         error(

@@ -29,7 +29,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -374,7 +374,7 @@ def _line_in(exc: BaseException, path: Path) -> int | None:
     return line
 
 
-def _bad_file(path: Path, message: str, line: int | None = None) -> Any:
+def _bad_file(path: Path, message: str, line: int | None = None) -> NoReturn:
     from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
 
     span = Span(line=line, col=1, end_line=line, end_col=1) if line else NOWHERE

@@ -136,16 +136,30 @@ def write(name: str, rows: Sequence[ResultRow], directory: Path = DIRECTORY) -> 
 
 def results(directory: Path = DIRECTORY) -> list[ResultRow]:
     """All committed rows by file name, staleness filled in; raises CakeError `corpus/bad-results` naming the file."""
-    found: list[ResultRow] = []
-    for path in sorted(directory.glob("*.json")):
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-            rows = [ResultRow.model_validate(r) for r in raw["rows"]]
-        except (ValueError, KeyError, TypeError, ValidationError) as exc:
-            law = "Files under corpus/results/ hold rows as corpus.evidence writes them."
-            raise CakeError(error("corpus/bad-results", "data", f"{path.name}: {exc}", contract=law)) from exc
-        found += [r.model_copy(update={"stale": staleness(r)}) for r in rows]
-    return found
+    found = [r for path in sorted(directory.glob("*.json")) for r in read_rows(path)]
+    return [r.model_copy(update={"stale": staleness(r)}) for r in found]
+
+
+def read_rows(path: Path) -> list[ResultRow]:
+    """Rows of one file; none when it does not exist. Raises CakeError `corpus/bad-results`."""
+    if not path.exists():
+        return []
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return [ResultRow.model_validate(r) for r in raw["rows"]]
+    except (ValueError, KeyError, TypeError, ValidationError) as exc:
+        law = "Files under corpus/results/ hold rows as corpus.evidence writes them."
+        raise CakeError(error("corpus/bad-results", "data", f"{path.name}: {exc}", contract=law)) from exc
+
+
+def merged(old: Sequence[ResultRow], new: Sequence[ResultRow]) -> list[ResultRow]:
+    """Old rows that no new row replaces (same kernel, dtypes, shape, mode, device and baseline), then the new ones."""
+
+    def key(r: ResultRow) -> tuple[Any, ...]:
+        return r.kernel, sorted(r.dtypes.items()), sorted(r.shape.items()), r.mode, r.device, r.baseline
+
+    replaced = [key(r) for r in new]
+    return [*(r for r in old if key(r) not in replaced), *new]
 
 
 def staleness(row: ResultRow) -> str | None:

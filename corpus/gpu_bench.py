@@ -135,7 +135,8 @@ class _Timing:
     """One shape in one mode."""
 
     def __init__(self, env: Env, job: Job, contract: Contract, launch: Launch, mode: Mode, secret: int) -> None:
-        self.env, self.job, self.contract, self.launch, self.mode = env, job, contract, launch, mode
+        self.env, self.job, self.contract, self.launch = env, job, contract, launch
+        self.mode: Mode = mode
         self.case = Case(launch.shape, contract.bench_distribution, job.seed, secret, launch.dtypes)
         self.sets: list[Buffers] = []
         self.own: list[Buffers] = []

@@ -67,6 +67,8 @@ class Job(_Model):
     kernel: str = ""
     content_id: str = ""
     variant_id: str = ""
+    target: str = ""
+    compiler: str = ""
     bindings: dict[str, Any] = Field(default_factory=dict)
     cubins: dict[str, str] = Field(default_factory=dict, description="SHA-256 -> base64")
     cubin_paths: dict[str, str] = Field(default_factory=dict, description="SHA-256 -> path")
@@ -198,14 +200,14 @@ def parse(obj: object) -> Job:
 
 
 def launches(
-    bound: BoundKernel, emitted: Any, contract: Contract, shapes: Sequence[Shape], sms: int
+    bound: BoundKernel, emitted: Any, contract: Contract, shapes: Sequence[Shape], sms: int, cubin_sha256: str
 ) -> tuple[list[Launch], list[tuple[Shape, str]]]:
-    """Launches of a one-kernel program for contract shapes, and the shapes its `where` refuses with the reason.
+    """Launches of a one-kernel program for contract shapes, and the shapes it does not admit with the reason.
 
-    emitted: `lowering.emit(bound)`. sms: multiprocessors of the device. Raises CakeError of the first signature
-    difference.
+    emitted: `lowering.emit(bound)`, built into the cubin of that SHA-256. sms: multiprocessors of the device. Raises
+    CakeError of the first signature difference.
     """
-    from lowering import plan
+    from lowering.emission import plan
 
     fit = match(bound, contract)
     if not fit:
@@ -215,13 +217,20 @@ def launches(
         scalars = scalar_values(bound, contract, shape)
         try:
             dims = solve_dims(bound, contract, shape)
-            why = refused(bound, dims, scalars)
         except CakeError as exc:
-            why = exc.diagnostic.message
+            skipped.append((shape, exc.diagnostic.message))
+            continue
+        why = refused(bound, dims, scalars)
         if why is not None:
             skipped.append((shape, why))
             continue
-        concrete = plan(emitted, dims, scalars, sms)
+        try:
+            concrete = plan(emitted, dims, scalars, sms, cubin_sha256=cubin_sha256)
+        except CakeError as exc:
+            if exc.diagnostic.rule != "lowering/shape-not-admitted":
+                raise
+            skipped.append((shape, exc.diagnostic.message))
+            continue
         made.append(Launch(shape=dict(shape), plans=(concrete.to_json(),), dtypes=dict(fit.dtypes)))
     return made, skipped
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -85,6 +85,6 @@ def _read(path: Path, mtime: int) -> tuple[CorpusKernel, ...]:
     return found
 
 
-def _bad(message: str) -> Any:
+def _bad(message: str) -> NoReturn:
     law = "corpus/kernels/index.json lists distinct kernels whose files exist."
     raise CakeError(error("corpus/bad-index", "language", message, contract=law))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from cake_ir.bound import BoundKernel, SConst, SVar, compile_sx
 from cake_ir.diagnostics import CakeError, Diagnostic, Related, Span, Subject, error
@@ -140,5 +140,5 @@ def _environment(bound: BoundKernel, dims: Mapping[str, int], scalars: Mapping[s
     return env
 
 
-def _mismatch(bound: BoundKernel, t: Tensor, message: str) -> None:
+def _mismatch(bound: BoundKernel, t: Tensor, message: str) -> NoReturn:
     raise CakeError(error(RULE, "data", message, t.span, contract=LAW, subject=Subject(kernel=bound.name)))

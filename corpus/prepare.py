@@ -1,0 +1,142 @@
+"""Build a GPU job on a machine that may have none: `python -m corpus.prepare KERNEL --kind bench --out job.json`.
+
+KERNEL is a corpus kernel's name or a `.cake` file (then --contract is needed). The job is self-contained: run it where
+the GPU is with `python -m corpus.gpu_main < job.json > result.jsonl`. Exit code 1: the program does not bind, build or
+fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cake_ir import content_id, parse, variant_id
+from cake_ir.binding import bind
+from cake_ir.diagnostics import CakeError
+from corpus import jobs
+from corpus.check import named_shapes, shape_text
+from corpus.contract import contracts
+from corpus.kernels import CorpusKernel, kernels
+
+H200_SMS = 132
+DEFAULT_TARGET = "sm_90a"
+
+
+def prepare(
+    text: str, contract: str, kind: jobs.Kind, shapes: str | list[dict[str, int]], *, target: str | None = None,
+    bindings: Mapping[str, Any] | None = None, kernel: str | None = None, name: str = "", sms: int = H200_SMS,
+    contracts_dir: str | None = None, **more: Any,
+) -> tuple[jobs.Job, list[tuple[dict[str, int], str]]]:  # fmt: skip
+    """A job for one kernel text and the shapes it does not admit. Raises CakeError of the first fault."""
+    from lowering import build
+    from lowering.emission import emit
+
+    parsed = parse(text)
+    if parsed.file is None:
+        raise CakeError(next(d for d in parsed.diagnostics if d.severity == "error"))
+    done = bind(parsed.file, dict(bindings or {}), target, kernel)
+    if done.bound is None:
+        raise CakeError(next(d for d in done.diagnostics if d.severity == "error"))
+    bound = done.bound
+    emitted = emit(bound)
+    built = build(emitted)
+    broken = [d for d in built.diagnostics if d.severity == "error"]
+    if broken:
+        raise CakeError(broken[0])
+    found = contracts(contracts_dir)
+    if contract not in found:
+        raise jobs.bad("job/bad-contract", f"no contract {contract!r}; known: {', '.join(found)}")
+    spec = found[contract]
+    sha = hashlib.sha256(built.cubin).hexdigest()
+    made, skipped = jobs.launches(bound, emitted, spec, named_shapes(spec, shapes), sms, sha)
+    job = jobs.job(
+        kind, spec, made, [built.cubin], kernel=name or bound.name, content_id=content_id(parsed.file),
+        variant_id=variant_id(parsed.file, dict(bindings or {}), bound.target.name, bound.name),
+        bindings={k: _plain(v) for k, v in bound.tunables.items()}, target=bound.target.name,
+        compiler=str(getattr(built.compiled, "compiler", "")), contracts_dir=contracts_dir, **more,
+    )  # fmt: skip
+    return job, skipped
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, float, bool, str)) else str(value)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line."""
+    p = argparse.ArgumentParser(prog="corpus.prepare", description=__doc__)
+    p.add_argument("kernel")
+    p.add_argument("--kind", choices=("check", "bench", "profile"), default="check")
+    p.add_argument("--contract")
+    p.add_argument("--contracts", metavar="DIR")
+    p.add_argument("--target")
+    p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    p.add_argument("--shapes", default="boundary", help="a shape set, or M=1,N=8;M=2,N=8")
+    p.add_argument("--distributions", help="comma separated; default all of the contract")
+    p.add_argument("--baselines", help="comma separated; default those of the contract")
+    p.add_argument("--modes", default="warm", help="warm, cold or warm,cold")
+    p.add_argument("--samples", type=int, default=21)
+    p.add_argument("--gap-s", type=float, default=0.0)
+    p.add_argument("--timeout-s", type=float, default=540.0)
+    p.add_argument("--sms", type=int, default=H200_SMS)
+    p.add_argument("--out", type=Path, required=True)
+    a = p.parse_args(argv)
+    entry = next((k for k in kernels() if k.name == a.kernel), None)
+    contract = a.contract or (entry.contract if entry else None)
+    if contract is None:
+        p.error("--contract is needed for a file that is no corpus kernel")
+    try:
+        text = entry.text() if entry else Path(a.kernel).read_text(encoding="utf-8")
+        job, skipped = prepare(
+            text, contract, a.kind, shape_list(a.shapes), target=a.target or (_target(entry) if entry else None),
+            bindings={**(entry.bindings if entry else {}), **dict(map(binding, a.set))},
+            kernel=entry.kernel if entry else None, name=entry.name if entry else "", sms=a.sms,
+            contracts_dir=a.contracts, distributions=_names(a.distributions), baselines=_names(a.baselines),
+            modes=_names(a.modes) or ("warm",), samples=a.samples, gap_s=a.gap_s, timeout_s=a.timeout_s,
+        )  # fmt: skip
+    except CakeError as exc:
+        print(exc.diagnostic.render(), file=sys.stderr)
+        return 1
+    except OSError as exc:
+        print(f"{a.kernel}: {exc.strerror}", file=sys.stderr)
+        return 2
+    for shape, why in skipped:
+        print(f"skipped {shape_text(shape)}: {why}", file=sys.stderr)
+    a.out.write_text(job.model_dump_json() + "\n", encoding="utf-8")
+    print(f"{a.out}: {job.kind} of {job.kernel} ({job.target}), {len(job.launches)} shapes", file=sys.stderr)
+    return 0 if job.launches else 1
+
+
+def _target(entry: CorpusKernel) -> str:
+    return DEFAULT_TARGET if DEFAULT_TARGET in entry.targets else entry.targets[0]
+
+
+def shape_list(text: str) -> str | list[dict[str, int]]:
+    """`tuning`, or `M=1,N=8;M=2,N=8` as a list of shapes."""
+    if "=" not in text:
+        return text
+    pairs = ((part.split("=") for part in one.split(",")) for one in text.split(";") if one)
+    return [{k.strip(): int(v) for k, v in shape} for shape in pairs]
+
+
+def binding(text: str) -> tuple[str, int | float | bool | str]:
+    """`NAME=VALUE`: an int, a float, true, false, or a word (a dtype name)."""
+    name, _, value = text.partition("=")
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, {"true": True, "false": False}.get(value.lower(), value)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return tuple(t for t in text.split(",") if t) if text is not None else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
