@@ -160,6 +160,7 @@ def cp_async(c: Context, op: Op) -> None:
     total = view.rows * per_row
     helper = c.helpers.use(f"cp_async_{piece}")
     elements = piece // size
+    c.out.open("")
     stage = c.hoist("stage", "int", c.sx.top(c.stage(b, view.use)))
     base = c.local_scalar(stage)
     for i in range(-(-total // threads)):
@@ -172,11 +173,12 @@ def cp_async(c: Context, op: Op) -> None:
             chunk = add(tid, i * threads)
             row, col = div(chunk, per_row), mul(mod(chunk, per_row), elements)
         guard = f"if ({c.sx(add(tid, i * threads))} < {total}) " if (i + 1) * threads > total else ""
-        terms, partial = clip_terms(c, region, (row, col), elements)
         where = c.sx.top(add(base, c.element(view, row, col)))
+        terms, partial = clip_terms(c, region, (row, col), elements)
         pointer = global_address(c, region, (row, col))
         count = _source_size(c, terms, partial, piece, size)
         c.out.line(f"{guard}{helper}({where}, {pointer}, {count});")
+    c.out.close()
     c.promise("cp_async", "cp.async.cg" if piece == 16 else "cp.async")
 
 

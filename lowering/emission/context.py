@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cake_ir.bound import SX, BarUse, BoundKernel, Buffer, Op, Region, Role, SConst, ScalarVar, SOp, VFrag, View, walk
+from cake_ir.bound import SX, BarUse, BoundKernel, Buffer, Op, Region, Role, SConst, ScalarVar, SOp, SVar, VFrag, View, walk
 from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
 from cake_ir.layouts import TileType
 from lowering.emission.scalars import Facts, Printer, add, const, div, mod, mul, sop, split_sum, var
@@ -56,6 +56,8 @@ class Context:
     wgmma_groups: list[frozenset[str]] = field(default_factory=list)
     pending_tmem: list[str] = field(default_factory=list)
     builtins: dict[ScalarVar, str] = field(default_factory=dict)
+    shared: dict[str, SX] = field(default_factory=dict)
+    definitions: dict[ScalarVar, SX] = field(default_factory=dict)
     read: set[Any] = field(default_factory=set)
     last_read: dict[Any, int] = field(default_factory=dict)
     loop_marks: list[int] = field(default_factory=list)
@@ -168,6 +170,23 @@ class Context:
             self._locals[name] = var(name, -1)
         return self._locals[name]
 
+    def share(self, wish: str, x: SX) -> SX:
+        """x under a name of its own inside the current op, if it is more than a variable."""
+        if not isinstance(x, SOp):
+            return x
+        text = self.sx.top(x)
+        if text not in self.shared:
+            name = self.hoist(wish, "int", text)
+            self.shared[text] = self.local_scalar(name)
+            self.definitions[self.shared[text].var] = x  # type: ignore[union-attr]
+        return self.shared[text]
+
+    def expand(self, x: SX) -> SX:
+        """x with shared names replaced by what they stand for."""
+        if isinstance(x, SVar):
+            return self.expand(self.definitions[x.var]) if x.var in self.definitions else x
+        return SOp(x.op, tuple(self.expand(a) for a in x.args), x.dtype) if isinstance(x, SOp) else x
+
     def hoist(self, wish: str, ctype: str, text: str) -> str:
         """Compute once into a constant of the current block; its name."""
         name = self.names.fresh(wish)
@@ -238,21 +257,23 @@ class Context:
         row_base, row_offset = split_sum(row)
         if row_base is None:
             turn: SX = const((row_offset >> shift & span // 16 - 1) << 4)
+            linear: SX = const(row_offset * span)
         else:
-            source = row_base if row_offset % 8 == 0 else row
+            row_base = self.share("row", row_base)
+            source = row_base if row_offset % 8 == 0 else add(row_base, row_offset)
             turn = mul(mod(div(source, 1 << shift), span // 16), 16)
+            linear = mul(add(row_base, row_offset), span)
         bits = 0 if base is None else possible_bits(base)
-        linear = mul(row, span)
         panel_bytes = buffer.rows * span
         if base is None:
             panel, inner = divmod(offset, span)
-            return add(linear, panel * panel_bytes, _xor(turn, const(inner)))
+            return add(linear, panel * panel_bytes, _xor(self.share("turn", turn), const(inner)))
         if bits is not None and bits & offset == 0:
             if bits < span:
                 panel, inner = divmod(offset, span)
-                return add(linear, panel * panel_bytes, _xor(_xor(base, turn), const(inner)))
+                return add(linear, panel * panel_bytes, _xor(self.share("turned", _xor(base, turn)), const(inner)))
             panel_sx = add(mul(div(base, span), panel_bytes), offset // span * panel_bytes)
-            return add(linear, panel_sx, _xor(_xor(mod(base, span), turn), const(offset % span)))
+            return add(linear, panel_sx, _xor(self.share("turned", _xor(mod(base, span), turn)), const(offset % span)))
         if buffer.panels == 1:
             return add(linear, _xor(byte, turn))
         return add(linear, mul(div(byte, span), panel_bytes), _xor(mod(byte, span), turn))

@@ -51,6 +51,7 @@ def statement(c: Context, node: Node) -> None:
         return
     declare(c, node)
     c.out.at(stmt.span)
+    c.shared.clear()
     if isinstance(stmt, B.Op):
         emitter = EMITTERS.get(stmt.name)
         if emitter is None:
