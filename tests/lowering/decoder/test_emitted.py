@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,16 +27,32 @@ SMEM_BASE = 0x800  # 1024-byte aligned, as the derived memory map asks
 SAMPLES = 5
 ATTEMPTS = 400
 
-CASES = [(k.name, target) for k in kernels() for target in k.targets]
+SKETCHES = Path(__file__).parents[2] / "data" / "sketches"
+# Beyond the corpus: MN-major operands, register A operands, strided regions, panels.
+SKETCHED = ("06_attention_sm90", "07_kda", "08_knn_sm90", "10_tinygemm_sm90")
+
+
+def _cases() -> dict[str, tuple[str, dict[str, Any], str | None, str | None]]:
+    """Label -> (text, bindings, target, kernel)."""
+    found = {f"{k.name}-{t}": (k.text(), dict(k.bindings), t, k.kernel) for k in kernels() for t in k.targets}
+    for name in SKETCHED:
+        text = (SKETCHES / f"{name}.cake").read_text()
+        file = cake_ir.parse(text).file
+        assert file is not None
+        found |= {f"{name}-{k.name}": (text, {}, None, k.name) for k in file.kernels}
+    return found
+
+
+CASES = _cases()
 
 
 @cache
-def emitted(name: str, target: str) -> Emitted:
+def emitted(case: str) -> Emitted:
     """Emission is slow enough to do once per kernel."""
-    k = next(k for k in kernels() if k.name == name)
-    file = cake_ir.parse(k.text(), name=k.file).file
+    text, bindings, target, kernel = CASES[case]
+    file = cake_ir.parse(text).file
     assert file is not None
-    bound = cake_ir.bind(file, dict(k.bindings), target, k.kernel).bound
+    bound = cake_ir.bind(file, bindings, target, kernel).bound
     assert bound is not None
     return emit(bound)
 
@@ -43,11 +60,10 @@ def emitted(name: str, target: str) -> Emitted:
 def records(kind: str) -> list[Any]:
     """All records of a kind as test parameters."""
     found = []
-    for name, target in CASES:
-        for i, r in enumerate(emitted(name, target).records):
+    for case in CASES:
+        for i, r in enumerate(emitted(case).records):
             if r.kind == kind:
-                label = f"{name}-{target}-{r.op}-{r.span.line}-{r.operand}-{i}"
-                found.append(pytest.param(emitted(name, target), r, id=label))
+                found.append(pytest.param(emitted(case), r, id=f"{case}-{r.op}-{r.span.line}-{r.operand}-{i}"))
     return found
 
 
@@ -154,7 +170,7 @@ def test_matrix_descriptors_reach_the_view(e: Emitted, r: Any) -> None:
 def test_the_comparison_sees_each_wrong_field() -> None:
     """Negative control on a real record: stride, swizzle, step and start, each off by one unit."""
     e, r = next(
-        (e, r) for n, t in CASES for e in [emitted(n, t)] for r in e.records
+        (e, r) for c in CASES for e in [emitted(c)] for r in e.records
         if r.kind == "smem_descriptor" and r.fields["form"] == "wgmma" and not r.fields["view"].transposed
     )  # fmt: skip
     env, where = accepted(e, r.fields["view"], r.value)[0]
@@ -287,7 +303,13 @@ def test_tensor_memory_addresses(e: Emitted, r: Any) -> None:
 
 
 def test_every_kind_of_record_is_covered() -> None:
-    kinds = {r.kind for name, target in CASES for r in emitted(name, target).records}
-    assert kinds == {"smem_descriptor", "instruction_descriptor", "tensor_map", "tmem_address", "wait"}
-    forms = {r.fields["form"] for n, t in CASES for r in emitted(n, t).records if r.kind == "smem_descriptor"}
-    assert forms == {"wgmma", "tcgen05"}
+    every = [r for case in CASES for r in emitted(case).records]
+    assert {r.kind for r in every} == {
+        "smem_descriptor",
+        "instruction_descriptor",
+        "tensor_map",
+        "tmem_address",
+        "wait",
+    }
+    operands = {(r.fields["form"], r.fields["view"].transposed) for r in every if r.kind == "smem_descriptor"}
+    assert operands >= {("wgmma", False), ("wgmma", True), ("tcgen05", False)}
