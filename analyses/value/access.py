@@ -91,7 +91,8 @@ class Part:
 
 
 def region_at(c: Any, r: Region, tma: bool = False) -> Callable[..., Part]:
-    """The existing part of a region. at(agent, active=None): `active` is a boolean array over the gathered rows."""
+    """The existing part of a region. at(agent, active=None): `active` selects elements of the region, or gathered
+    rows."""
     tensor: GlobalTensor = c.machine.tensors[r.tensor.name]
     starts = [scalar(d.start) for d in r.dims]
     stops = [None if d.stop is None else scalar(d.stop) for d in r.dims]
@@ -108,7 +109,9 @@ def region_at(c: Any, r: Region, tma: bool = False) -> Callable[..., Part]:
         empty, axis, gathered = False, None, ()
         for d, kind in enumerate(kinds):
             if kind == "gather":
-                who, chosen = _gather(ag, rows[d], shape[d], active, name)  # type: ignore[arg-type]
+                wanted = active if active is None or active.size == sizes[d] else _along(active, kept, len(inside),
+                # type: ignore[arg-type]
+                r.transposed) who, chosen = _gather(ag, rows[d], shape[d], wanted, name)
                 index.append(who)
                 inside.append(chosen)
                 empty |= not len(who)
@@ -134,10 +137,16 @@ def region_at(c: Any, r: Region, tma: bool = False) -> Callable[..., Part]:
     return at
 
 
+def _along(mask: np.ndarray, kept: tuple[int, ...], axis: int, transposed: bool) -> np.ndarray:
+    """Which entries of a kept axis have any selected element."""
+    full = mask.reshape(kept[::-1]).T if transposed else mask.reshape(kept)
+    return full.any(axis=tuple(i for i in range(len(kept)) if i != axis))
+
+
 def _gather(ag: Agent, rows: Any, extent: int, active: np.ndarray | None, name: str) -> tuple[np.ndarray, np.ndarray]:
     data, undef = rows(ag)
     who, mask = data.reshape(-1), None if undef is None else np.broadcast_to(undef, data.shape).reshape(-1)
-    chosen = np.arange(len(who)) if active is None else np.flatnonzero(active)
+    chosen = np.arange(len(who)) if active is None else np.flatnonzero(active.reshape(-1))
     who = who[chosen]
     if mask is not None and mask[chosen].any():
         raise PoisonUse

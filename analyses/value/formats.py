@@ -54,7 +54,7 @@ def to_f32(a: np.ndarray) -> np.ndarray:
 def cast(a: np.ndarray, dtype: DType) -> np.ndarray:
     """cvt.rn: round to nearest even; e4m3/e5m2 saturate to the largest finite value (`.satfinite`), NaN stays NaN.
 
-    float -> int rounds to nearest even and saturates; NaN gives 0 (PTX ISA: cvt).
+    float -> int truncates and saturates; NaN gives 0 (PTX ISA: cvt.rzi).
     """
     target = np_dtype(dtype)
     if a.dtype == target and dtype.name != "tf32":
@@ -70,7 +70,7 @@ def cast(a: np.ndarray, dtype: DType) -> np.ndarray:
             return np.clip(to_f32(a), -limit, limit).astype(target)
         if dtype.kind in "iu" and is_float(a.dtype):
             info = np.iinfo(target)
-            wide = np.rint(a.astype(np.float64))
+            wide = np.trunc(a.astype(np.float64))
             return np.where(np.isnan(wide), 0, np.clip(wide, info.min, info.max)).astype(target)
         if a.dtype == _BF16 and target == np.float32:
             return to_f32(a)

@@ -110,7 +110,7 @@ def _store(c: Any, op: Op) -> Compiled:
     def to_global(ag: Agent) -> None:
         data, undef = value(ag)
         when = mask(ag)
-        part = region(ag, when.reshape(-1)) if when is not None and _gathers(dst) else region(ag)
+        part = region(ag, when) if when is not None and _gathers(dst) else region(ag)
         write_part(part, data, undef, when, ag, op.span, ag.name, "store")
 
     return False, to_global
@@ -158,11 +158,11 @@ def _atomic(c: Any, op: Op) -> Compiled:
         data, undef = value(ag) if tile else splat(value(ag.env), dtype)
         when = mask(ag)
         gather = _gathers(target)
-        part = region(ag, when.reshape(-1)) if when is not None and gather else region(ag)
+        part = region(ag, when) if when is not None and gather else region(ag)
         undef2: Mask = undef
         if not part.kept:
             data, undef2 = data.reshape(()), None if undef is None else undef.reshape(())
-        update_part(part, cast(data, dtype), undef2, how, ag, op, None if gather else when)
+        update_part(part, cast(data, dtype), undef2, how, ag, op, when)
 
     return False, update
 

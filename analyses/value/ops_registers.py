@@ -121,17 +121,14 @@ def _arg(c: Any, op: Op) -> Compiled:
 
     def run(ag: Agent) -> None:
         (x, xu), (p, pu) = value(ag), payload(ag)
-        worst: Any = np.inf if low else -np.inf
+        # NaN loses; ties go to the least payload; a row of NaN gives NaN and its first payload
+        pick = np.fmin if low else np.fmax
         if x.dtype.kind in "iu":
-            info = np.iinfo(x.dtype)
-            worst = info.max if low else info.min
-        else:
-            x = np.where(np.isnan(x), x.dtype.type(worst), x)
-        best = x.min(axis=1, keepdims=True) if low else x.max(axis=1, keepdims=True)
+            pick = np.minimum if low else np.maximum
+        best = pick.reduce(x, axis=1, keepdims=True)
         top = np.iinfo(p.dtype).max if p.dtype.kind in "iu" else np.inf
         ties = np.where(x == best, p, p.dtype.type(top)).min(axis=1, keepdims=True)
-        # a row without any better value gives its first payload
-        who = np.where(best == worst, p[:, :1], ties)
+        who = np.where(best == best, ties, p[:, :1])
         mask = None
         if xu is not None or pu is not None:
             either = np.zeros(x.shape, bool)
@@ -145,16 +142,46 @@ def _arg(c: Any, op: Op) -> Compiled:
     return False, run
 
 
+def running_sum(x: np.ndarray, tile: TileType, along: str) -> np.ndarray:
+    """Inclusive sums along an axis as the device forms them: runs of neighbouring elements in-thread, then shfl.up at
+    distances 1, 2, 4, ... over the lanes of the line, then the carry of the runs before."""
+    lines = x if along == "row" else x.T
+    order = order_of(tile, along)
+    run = 1
+    if along == "row":
+        run = tile.layout.v if tile.layout.name == "vec" else 2 if tile.layout.name in ("mma_d", "wgmma_d") else 1
+    out = np.zeros_like(lines)
+    carry: np.ndarray | None = None
+    for first in range(0, len(order), run):
+        part = order[first : first + run]
+        held = np.where(part >= 0, lines[:, part], lines.dtype.type(0))  # [lines, steps, lanes]
+        sums = np.cumsum(held, axis=1, dtype=lines.dtype)
+        lanes = part.shape[1]
+        if lanes > 1:
+            total = sums[:, -1].copy()
+            distance = 1
+            while distance < lanes:
+                total[:, distance:] = total[:, distance:] + total[:, :-distance].copy()
+                distance *= 2
+            before = np.concatenate([np.zeros_like(total[:, :1]), total[:, :-1]], axis=1)
+            sums = sums + before[:, None]
+        if carry is not None:
+            sums = sums + carry[:, None, None]
+        carry = sums[:, -1, -1]
+        inside = part >= 0
+        out[:, part[inside]] = sums[:, inside]
+    return out if along == "row" else out.T
+
+
 def _cumsum(c: Any, op: Op) -> Compiled:
-    """Inclusive running sum, f32, element after element (across lanes the device adds partial sums: last bits may
-    differ)."""
     value, put = c.vx(op.operands["x"]), _result(c, op.results[0])
-    axis = 0 if op.name.startswith("col") else 1
+    along, tile = op.name.split("_")[0], op.operands["x"].type
+    axis = 0 if along == "col" else 1
 
     def run(ag: Agent) -> None:
         data, undef = value(ag)
         mask = None if undef is None else np.logical_or.accumulate(undef, axis=axis)
-        put(ag, np.cumsum(data, axis=axis, dtype=data.dtype), mask)
+        put(ag, running_sum(data, tile, along), mask)
 
     return False, run
 
