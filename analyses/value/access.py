@@ -109,9 +109,12 @@ def region_at(c: Any, r: Region, tma: bool = False) -> Callable[..., Part]:
         empty, axis, gathered = False, None, ()
         for d, kind in enumerate(kinds):
             if kind == "gather":
-                wanted = active if active is None or active.size == sizes[d] else _along(active, kept, len(inside),
-                # type: ignore[arg-type]
-                r.transposed) who, chosen = _gather(ag, rows[d], shape[d], wanted, name)
+                wanted = active
+                if active is not None and active.size != sizes[d]:
+                    wanted = _along(active, kept, len(inside), r.transposed)
+                gather = rows[d]
+                assert gather is not None
+                who, chosen = _gather(ag, gather, shape[d], wanted, name)
                 index.append(who)
                 inside.append(chosen)
                 empty |= not len(who)
