@@ -17,6 +17,7 @@ from cake_ir.skeleton import AgentTrace, AssumeViolated, BarAt, DataOracle, Even
 
 MAX_WITNESSES = 12
 DIM_LIMIT = 8192
+PROBE_LIMIT = 1200
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class _Search:
         if count > 0:
             for oracle in self.oracles(values, ("step", "const"), 1):
                 try:
-                    depth = self.depth(self.skeleton.run(dict(zip(self.names, values)), None, sms, oracle, (0,), limit=6000))
+                    depth = self.depth(self.skeleton.run(dict(zip(self.names, values)), None, sms, oracle, (0,), limit=PROBE_LIMIT))
                 except (SkeletonLimit, AssumeViolated, ValueError, ZeroDivisionError):
                     continue
                 if result is None or depth > result[1]:
@@ -253,6 +254,7 @@ class _Search:
         if ref is None:
             return None
         candidates = sorted({granule, 1, 2, 4, 8, 16, 32, 64, *divisors, *(d * f for d in divisors for f in (2, 4, 8, self.cluster))})
+        failed = 0
         for step in candidates:
             step = max(step, granule)
             if step % granule:
@@ -264,6 +266,9 @@ class _Search:
                     continue
             f = self.feature(value, many)
             if f is None:
+                failed += 1
+                if failed > 2:  # runs beyond the probe limit only get longer
+                    return None
                 continue
             if f[0] > ref[0]:
                 return "tile", step

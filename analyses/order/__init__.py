@@ -48,7 +48,7 @@ def check_order(bound: BoundKernel, derived: Derived) -> OrderResult:
         Machine(bound, derived, w, found, log).run()
         ran.append(w)
         events += sum(len(t.events) for t in found)
-        if len(log.found["data"]) >= 8:
+        if log.decided:
             break
     diagnostics = log.diagnostics()
     return OrderResult(diagnostics, _properties(bound, derived, diagnostics, len(ran), undecided), events)

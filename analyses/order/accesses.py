@@ -51,13 +51,12 @@ class Accesses:
         proxy = engine in ASYNC and v.view.buffer.space == "smem"
         for cell, box in self.storage.locate(v):
             a = Access(box, comp, epoch, fence, u, e, lanes, engine, ticks, v.use, thread)
-            if mode != "write" and not cell.writes:
-                explain.uninitialised(self, u, e, v)
             for p in cell.writes.values():
                 if overlaps(p.box, box) and (fault := self.fault(u, thread, p, a, proxy)):
                     explain.conflict(self, p, a, v, "write", mode, fault)
             if mode != "write":
-                if cell.writes and cell.uncovered(box):
+                if cell.uncovered(box):
+                    a.blank = True
                     explain.uninitialised(self, u, e, v)
                 cell.note_read(a)
             if mode != "read":

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from analyses.order import findings as rule
 from cake_ir.bound import BoundKernel, Op, walk
 from cake_ir.diagnostics import Diagnostic, Family, Related, Span, Step, Subject
-from cake_ir.skeleton import Event, RegionAt, ViewAt, fragments, tracked_fragments
-from cake_ir.witness import Witness
+from cake_ir.derive.arrivals import receivers
+from cake_ir.skeleton import BarAt, Event, RegionAt, ViewAt, fragments, tracked_fragments
+from cake_ir.witness import Witness, iter_events
 
 if TYPE_CHECKING:
     from analyses.order.machine import Machine
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 MAX_RAW = 400
 """Faults of one run after which the run is cut short: one cause repeats in every iteration."""
+
+
+INSIDE = (rule.CP_ASYNC_COUNT, rule.UNSYNCED_READ, rule.UNSYNCED_WRITE, rule.OVERWRITTEN, rule.LANE_RACE)
+"""Guises of one missing sync or wait inside a role, the most telling first."""
 
 
 class Log:
@@ -31,6 +36,8 @@ class Log:
         self.witness: Witness | None = None
         self.raw = 0
         self.early_reads: set[str] = set()
+        self.across: set[tuple[Any, ...]] = set()
+        self.raced: set[str] = set()
         self.reuse: dict[tuple[Any, ...], str] = {}
 
     def begin(self, witness: Witness) -> None:
@@ -61,18 +68,33 @@ class Log:
         return key
 
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """The findings: certain ones, else the deadlock, else the late ones."""
+        """The findings: certain ones, else the deadlock, else the late ones. Consequences of a finding are dropped: refills
+        that only look unordered because nobody waited for the fill, missing contents where the real fault is at the same
+        op, and the later of two places that miss one wgmma_wait."""
+        dead = dict(list(self.found["dead"].items())[:1])
         data = {k: d for k, d in self.found["data"].items() if self.reuse.get(k) is None or self.reuse[k] not in self.early_reads}
-        chosen = {**self.found["dead"], **data} or self.found["late"]
-        if self.found["dead"]:
-            chosen = {**data} or self.found["dead"]
-            certain = {k: d for k, d in data.items() if d.rule not in (rule.SLOT_REUSE, rule.UNINIT_MEMORY)}
-            chosen = {**self.found["dead"], **certain}
+        faulty = {d.span for d in data.values() if d.rule not in (rule.UNINIT_MEMORY, rule.UNINIT_ACC)}
+        data = {k: d for k, d in data.items() if d.rule != rule.UNINIT_MEMORY or (d.span not in faulty and d.subject.resource not in self.raced)}
+        # a missing sync inside one role shows at several ops and in several guises
+        for role in {d.subject.role for d in data.values()}:
+            inside = [k for k, d in data.items() if d.subject.role == role and d.rule in INSIDE]
+            for k in sorted(inside, key=lambda k: INSIDE.index(data[k].rule))[1:]:
+                if k not in self.across:
+                    del data[k]
+        pending = sorted((d.span.line, k) for k, d in data.items() if d.rule in (rule.ACC_READ_EARLY, rule.WGMMA_RELEASE))
+        for _, k in pending[1:]:
+            del data[k]
+        chosen = dead or data or {(d.subject.resource or d.rule,): d for d in reversed(self.found["late"].values())}
         out = []
         for key, d in chosen.items():
             extra = list(self.more.get(key, {}).items())[:5]
             out.append(d.model_copy(update={"related": d.related + tuple(Related(span=s, message=m) for s, m in extra)}) if extra else d)
         return tuple(out)
+
+    @property
+    def decided(self) -> bool:
+        """A witness has shown a certain fault; larger ones would repeat it in other guises."""
+        return bool(self.found["data"] or self.found["dead"])
 
 
 # ---- naming
@@ -135,14 +157,18 @@ def conflict(m: Machine, p: Access, a: Access, v: ViewAt, before: str, mode: str
     if release is not None:
         steps.append((release.node.span, f"{where(p.unit, release)}: what this unit releases next"))
     steps.append((a.event.node.span, f"{where(a.unit, a.event)} {'reads' if mode == 'read' else 'writes'} {what}"))
+    m.log.raced.add(buffer)
     group: tuple[Any, ...] = ()
     if name == rule.READ_BEFORE_ARRIVAL:
-        group = (p.event.vals["signal"].barrier,) if "signal" in p.event.vals else ()
+        signal = p.event.vals.get("signal", a.event.vals.get("signal"))
+        group = (signal.barrier,) if signal is not None else ()
         m.log.early_reads.add(buffer)
-    elif name in (rule.LANE_RACE, rule.UNSYNCED_READ, rule.UNSYNCED_WRITE, rule.FENCE_WRITE):
+    elif name == rule.FENCE_WRITE:
         group = (buffer,)
     key = m.log.add("data", name, primary.node.span, text, role=owner.role.name, resource=buffer, op=name_of(primary),
                     stage=v.slot if v.view.buffer.staged else None, related=tuple(related), steps=tuple(steps), group=group)
+    if root(p.unit).role is not root(a.unit).role:
+        m.log.across.add(key)
     if name == rule.SLOT_REUSE and p.engine == "tma":
         m.log.reuse.setdefault(key, buffer)
 
@@ -154,7 +180,7 @@ def _verb(p: Access, before: str) -> str:
 
 def _release(p: Access) -> Event | None:
     """The first release by p's unit after p."""
-    for tick, tick_l, thread, e in p.unit.releases:
+    for tick, tick_l, thread, e, _ in p.unit.releases:
         if (tick_l >= p.ticks[1]) if thread else (tick >= p.ticks[0]):
             return e
     return None
@@ -164,7 +190,7 @@ def _known_release(p: Access, a: Access) -> Event | None:
     """A release by p's unit, after p was issued, that a's unit has learned of."""
     known = a.unit.KL if a.thread else a.unit.K
     u = p.unit
-    for tick, tick_l, thread, e in u.releases:
+    for tick, tick_l, thread, e, _ in u.releases:
         if thread:
             if p.ticks[1] <= tick_l <= known[u.L]:
                 return e
@@ -177,7 +203,7 @@ def _early_release(p: Access, a: Access) -> Event | None:
     """A release of p's very use by p's unit, before p, that a's unit has learned of."""
     known = a.unit.KL if a.thread else a.unit.K
     u = p.unit
-    for tick, tick_l, _, e in reversed(u.releases):
+    for _, tick_l, _, e, _ in reversed(u.releases):
         bar = e.vals.get("bar")
         if tick_l < p.ticks[1] and tick_l <= known[u.L] and bar is not None and bar.use == p.use and e.node.name == "arrive":
             return e
@@ -193,13 +219,31 @@ def _classify(m: Machine, p: Access, a: Access, what: str, before: str, mode: st
                     "it through the async proxy, with no fence_async by the writer before its release")
         return (rule.FENCE_RELEASE, p.event, p.unit, f"{pn} reads {what} through the generic proxy and {an} overwrites it through the async proxy, "
                 "with no fence_async by the reader before it releases the memory")
+    if before == "read" and mode == "write" and root(p.unit) is not root(a.unit) and (p.blank or (p.use == a.use and p.use > 0)):
+        return _too_early(p, a, what)
     if p.engine in _ENGINES:
         return _ENGINES[p.engine](m, p, a, what, before, mode)
     return _generic(m, p, a, what, before, mode)
 
 
+def _too_early(p: Access, a: Access, what: str) -> tuple[str, Event, Unit, str]:
+    """The read came first in this run, but what it meets is the very write that it needs."""
+    pn, an = name_of(p.event), name_of(a.event)
+    if a.engine == "tma":
+        bar = a.event.vals["signal"]
+        return (rule.READ_BEFORE_ARRIVAL, p.event, p.unit, f"{pn} reads {what} before {an} has filled it: no wait for {bar.barrier.name}[{bar.use}] "
+                "comes before it")
+    if a.engine == "tc":
+        return (rule.COMMIT_MISSING, p.event, p.unit, f"{pn} touches {what} before the product that fills it is known to be done: no wait on a barrier of "
+                "a tcgen05_commit after it")
+    return rule.UNSYNCED_READ, p.event, p.unit, f"{pn} reads {what}; nothing orders it after {an} by {a.unit.label}"
+
+
 def _tma(m: Machine, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
     an = name_of(a.event)
+    if a.engine != "tma" and p.use != a.use:
+        return (rule.SLOT_REUSE, p.event, p.unit, f"{name_of(p.event)} refills the slot of {what} with use {p.use} while {a.unit.label} may still use it "
+                f"({an}): no wait for its release comes before the copy")
     if a.engine == "tma":
         return (rule.SLOT_REUSE, a.event, a.unit, f"{an} refills {what} while use {p.use} of the slot is still being filled or read: "
                 "nothing orders this copy after the release of that use")
@@ -262,7 +306,7 @@ def _bulk(m: Machine, p: Access, a: Access, what: str, before: str, mode: str) -
                 f"{need} may stay pending there")
     for other in m.units:
         for g in (other.bulk, other.bulk_l):
-            if g.wait is not None and (root(other) is not root(p.unit) or g is not group):
+            if g.wait is not None and g.last is None and (root(other) is not root(p.unit) or g is not group):
                 return (rule.GROUP_OWNER, g.wait[0], other, f"this waits for groups of {other.label}, but {what} is read by a bulk group that "
                         f"{p.unit.label} issued; {an} overwrites it")
     return rule.BULK_DEPTH, a.event, a.unit, f"{an} overwrites {what} while {name_of(p.event)} may still read it; its thread has no bulk_wait_read before"
@@ -273,7 +317,10 @@ def _cp(m: Machine, p: Access, a: Access, what: str, before: str, mode: str) -> 
     verb = "reads" if mode == "read" else "overwrites"
     if p.epoch > group.committed:
         return rule.CP_ASYNC_COUNT, a.event, a.unit, f"{an} {verb} {what} while its cp_async is not even committed to a group"
-    if p.epoch > group.done:
+    known = a.unit.KL if a.thread else a.unit.K
+    own = root(p.unit) is root(a.unit)
+    # another unit may have run ahead: what counts is what it had waited for when it last synchronised with the reader
+    if p.epoch > group.done if own else known[p.unit.R] >= p.ticks[0]:
         if group.wait is not None:
             e, k = group.wait
             return (rule.CP_ASYNC_COUNT, e, p.unit, f"cp_async_wait({k}) leaves the group pending that fills {what}, which {an} {verb}; at most "
@@ -286,9 +333,11 @@ def _cp(m: Machine, p: Access, a: Access, what: str, before: str, mode: str) -> 
 def _tld(m: Machine, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
     an = name_of(a.event)
     release = _known_release(p, a)
-    pending = release is not None and not any(e.node.name == "tmem_load_wait" and e.node.span.line < release.node.span.line for e in ())
-    known = a.unit.KL if a.thread else a.unit.K
-    if release is not None and pending and known[p.comp] < p.epoch:
+    if release is not None:
+        done = next(d for _, _, _, e, d in p.unit.releases if e is release)
+        if p.epoch <= done:
+            return (rule.RELEASE_MISSES_LANES, release, p.unit, f"one thread releases {what}, but {name_of(p.event)} was executed by all warps of "
+                    f"{p.unit.label} and no sync of the unit comes before the release; {an} overwrites it")
         return (rule.TMEM_LOAD_WAIT, release, p.unit, f"{what} is released while {name_of(p.event)} may still read it: no tmem_load_wait comes before "
                 f"the release, and {an} overwrites it")
     return _not_released(p, a, what)
@@ -419,28 +468,48 @@ def named_open(m: Machine, key: Any, r: Round) -> None:
 
 def deadlock(m: Machine, stuck: list[Unit]) -> None:
     """Names the wait that nothing can satisfy any more, and everybody else who is stuck."""
-    arrivers: dict[Any, set[str]] = {}
-    for s in walk(m.bound.body):
-        if isinstance(s, Op):
-            for name in ("bar", "signal"):
-                bar = s.operands.get(name)
-                if bar is not None and hasattr(bar, "barrier") and s.name != "wait":
-                    arrivers.setdefault(bar.barrier, set()).add(s.role or "")
     blocked = [u for u in stuck if u.block is not None and u.block[0] != "warps"]
     lines = [(_event(u).node.span, f"{u.label} {_waits(m, u)}") for u in blocked]
-    live = {root(u).role.name for u in stuck}
+    coming = _still_to_come(m)
 
     def hopeless(u: Unit) -> bool:
-        return u.block[0] == "bar" and not (arrivers.get(u.block[1].barrier, set()) & live)
+        if u.block[0] != "bar":
+            return False
+        _, slot, phase, _ = u.block
+        b = slot.buckets.get(phase)
+        key = (slot.barrier, slot.cta, phase * slot.barrier.stages + slot.index)
+        return (b is None or b.pending > 0) and ("arrive", key) not in coming or (b is not None and b.tx > 0 and ("copy", key) not in coming)
 
     first = next((u for u in blocked if hopeless(u)), None) or next((u for u in blocked if u.block[0] == "bar"), blocked[0] if blocked else stuck[0])
     e = _event(first)
-    resource = first.block[1].barrier.name if first.block and first.block[0] == "bar" else None
+    related: list[tuple[Span, str]] = []
+    resource = None
+    ending = ""
+    if first.block is not None and first.block[0] == "bar":
+        bar = first.block[1].barrier
+        resource = bar.name
+        if hopeless(first):
+            ending = "; no op that is still to run arrives there"
+            for s in walk(m.bound.body):
+                if isinstance(s, Op) and s.name != "wait" and getattr(s.operands.get("bar", s.operands.get("signal")), "barrier", None) is bar:
+                    related.append((s.span, f"{s.name} on {bar.name}"))
     seen = Counter(lines)
-    related = tuple((span, text) for span, text in seen if span != e.node.span)[:6]
-    m.log.add("dead", rule.DEADLOCK, e.node.span, f"no agent can step: {first.label} {_waits(m, first)}"
-              + (" and nobody is left who could arrive" if first.block and hopeless(first) else ""), role=first.role.name, resource=resource,
-              op=name_of(e), related=related, steps=tuple(seen)[:12])
+    related += [(span, text) for span, text in seen if span != e.node.span]
+    m.log.add("dead", rule.DEADLOCK, e.node.span, f"no agent can step: {first.label} {_waits(m, first)}{ending}", role=first.role.name, resource=resource,
+              op=name_of(e), related=tuple(related[:8]), steps=tuple(seen)[:12])
+
+
+def _still_to_come(m: Machine) -> set[tuple[str, tuple[Any, int, int]]]:
+    """(arrive | copy, (barrier, CTA, use)) of every op that stuck units have not executed."""
+    found: set[tuple[str, tuple[Any, int, int]]] = set()
+    for u in m.units:
+        for e in iter_events(u.events[u.pc:]):
+            kind, name = ("copy", "signal") if "signal" in e.vals else ("arrive", "bar")
+            bar = e.vals.get(name)
+            if isinstance(bar, BarAt) and e.node.name != "wait":
+                for cta in receivers(e, bar.cta, u.cta - u.cta % m.cluster, m.cluster):
+                    found.add((kind, (bar.barrier, cta, bar.use)))
+    return found
 
 
 def _event(u: Unit) -> Event:

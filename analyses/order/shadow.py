@@ -19,14 +19,15 @@ Box = tuple[int, int, int, int]
 class Access:
     """One recorded access. comp/epoch: the clock component that tells when it is over; fence: the component that tells
     when it is visible to the async proxy (-1: needs no fence). lanes: equal keys mean the same lane touches each element.
-    ticks: (all lanes, first thread) of the unit when it was issued."""
+    ticks: (all lanes, first thread) of the unit when it was issued. blank: a read of what nothing had written by then."""
 
-    __slots__ = ("box", "comp", "epoch", "fence", "unit", "event", "lanes", "engine", "ticks", "use", "thread")
+    __slots__ = ("box", "comp", "epoch", "fence", "unit", "event", "lanes", "engine", "ticks", "use", "thread", "blank")
 
     def __init__(self, box: Box, comp: int, epoch: int, fence: int, unit: Any, event: Any, lanes: Any, engine: str,
                  ticks: tuple[int, int], use: int, thread: bool) -> None:
         self.box, self.comp, self.epoch, self.fence, self.unit = box, comp, epoch, fence, unit
         self.event, self.lanes, self.engine, self.ticks, self.use, self.thread = event, lanes, engine, ticks, use, thread
+        self.blank = False
 
 
 class Cell:

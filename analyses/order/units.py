@@ -125,7 +125,7 @@ class Unit:
         self.tld = self.tld_done = self.tst = self.tst_done = 0
         self.dep = self.dep_l = False
         self.frags: dict[Fragment, tuple[str, int, Event]] = parent.frags if parent else {}
-        self.releases: list[tuple[int, int, bool, Event]] = []
+        self.releases: list[tuple[int, int, bool, Event, int]] = []
         self.children: list[Unit] = []
         self.block: Any = None
         self.entered = False
@@ -154,7 +154,7 @@ class Unit:
             self._own(v)
             self.tick += 1
         if e is not None:
-            self.releases.append((self.tick - (0 if thread or self.single else 1), self.tick_l, thread or self.single, e))
+            self.releases.append((self.tick - (0 if thread or self.single else 1), self.tick_l, thread or self.single, e, self.tld_done))
         self.tick_l += 1
         return v
 

@@ -55,6 +55,7 @@ class Tally:
     expects: dict[int, dict[int, tuple[Any, ...]]] = field(default_factory=dict)
     named: dict[NamedKey, dict[tuple[str, int, int], int]] = field(default_factory=lambda: defaultdict(dict))
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    restarted: dict[Barrier, tuple[int, int]] = field(default_factory=dict)
 
 
 class _Rounds:
@@ -101,6 +102,8 @@ def _count_one(bound: BoundKernel, w: Witness, tally: Tally, ops: dict[int, Op],
             if name in ARRIVING:
                 bar: BarAt = e.vals["bar"]
                 number = rounds[e.node.site].meet(bar.use)
+                if number:
+                    tally.restarted.setdefault(bar.barrier, (e.node.site, bar.use))
                 for cta in receivers(e, bar.cta, base, cluster):
                     arrivals[(bar.barrier, cta, bar.use, number)][e.node.site] += arrival_weight(e, trace)
                 if name == "expect":
@@ -193,9 +196,15 @@ def settle(bound: BoundKernel, tally: Tally) -> tuple[dict[Barrier, int], dict[i
             continue
         usual = _usual(bar, by_count, tally)
         counts[bar] = usual
+        if len(by_count) > 1 and bar in tally.restarted:
+            found[:] = [d for d in found if d.subject.resource != bar.name or d.rule != "derive/double-expect"]
+            if not any(d.rule == "sync/phase-drift" for d in found):
+                found.append(_restarted(bound, bar, tally, ops))
+            continue
         for n in sorted(by_count):
             if n != usual:
                 found.append(_unequal(bound, bar, usual, n, tally, ops))
+                break
         if bar.arrivals is not None and bar.arrivals != usual and len(by_count) == 1:
             sites = tally.sites[(bar, usual)]
             found.append(error(
@@ -226,6 +235,17 @@ def _unequal(bound: BoundKernel, bar: Barrier, usual: int, n: int, tally: Tally,
         subject=Subject(kernel=bound.name, role=ops[site].role, resource=bar.name, op=ops[site].name))
 
 
+def _restarted(bound: BoundKernel, bar: Barrier, tally: Tally, ops: dict[int, Op]) -> Diagnostic:
+    site, use = tally.restarted[bar]
+    return error(
+        "sync/phase-drift", "safety",
+        f"the use numbers of {bar.name} begin again ({ops[site].name} of {bar.name}[{use}] a second time), so what number {use} means depends on how many "
+        f"uses came before; a counter that runs on over all tiles keeps slot and parity right", ops[site].span,
+        contract="Use numbers that restart agree with the phase the barrier slot is really in.",
+        related=(Related(span=bar.span, message=f"{bar.name} is declared here"),),
+        subject=Subject(kernel=bound.name, role=ops[site].role, resource=bar.name, op=ops[site].name))
+
+
 def _settle_bytes(bound: BoundKernel, tally: Tally, ops: dict[int, Op], found: list[Diagnostic]) -> dict[int, int]:
     sizes: dict[int, int] = {}
     per_barrier: dict[Barrier, Counter[int]] = defaultdict(Counter)
@@ -234,7 +254,7 @@ def _settle_bytes(bound: BoundKernel, tally: Tally, ops: dict[int, Op], found: l
         sizes[site] = totals[-1]
         bar = by_total[totals[-1]][0]
         per_barrier[bar][site] = totals[-1]
-        if len([t for t in totals if t]) > 1:
+        if len([t for t in totals if t]) > 1 and bar not in tally.restarted:
             a, b = by_total[totals[-1]], by_total[totals[0]]
             found.append(error(
                 "derive/unequal-bytes", "derive",
