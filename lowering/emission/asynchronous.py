@@ -76,7 +76,12 @@ def tma_load(c: Context, op: Op) -> None:
     start = view_start(c, view)
     name = map_name(c, op)
     for copy in c.derived.copies[op.site]:
-        parts = [c.sx.top(add(start, copy.offset)), f"&{name}", address, *(c.sx.top(x) for x in _coordinates(c, region, copy.coords))]
+        parts = [
+            c.sx.top(add(start, copy.offset)),
+            f"&{name}",
+            address,
+            *(c.sx.top(x) for x in _coordinates(c, region, copy.coords)),
+        ]
         if multicast is not None:
             parts.append(ranks_mask(c, multicast))
         if hint:
@@ -90,9 +95,19 @@ def tma_load(c: Context, op: Op) -> None:
 def _record_map(c: Context, op: Op) -> None:
     tensor_map = c.derived.tensor_maps[c.derived.op_maps[op.site]]
     view, region = op.operands["view"], op.operands["region"]
-    c.record("tensor_map", op, "region", view_start(c, view), map=c.maps[tensor_map], tensor=tensor_map.tensor.name, box=tensor_map.box,
-             swizzle=tensor_map.swizzle, copies=tuple((k.offset, k.coords) for k in c.derived.copies[op.site]),
-             coordinates=tuple(_coordinates(c, region, (0,) * len(region.dims))), view=view)
+    c.record(
+        "tensor_map",
+        op,
+        "region",
+        view_start(c, view),
+        map=c.maps[tensor_map],
+        tensor=tensor_map.tensor.name,
+        box=tensor_map.box,
+        swizzle=tensor_map.swizzle,
+        copies=tuple((k.offset, k.coords) for k in c.derived.copies[op.site]),
+        coordinates=tuple(_coordinates(c, region, (0,) * len(region.dims))),
+        view=view,
+    )
 
 
 def tma_store(c: Context, op: Op) -> None:
@@ -102,7 +117,11 @@ def tma_store(c: Context, op: Op) -> None:
     call = c.helpers.add(*copies.tma_store(len(region.dims), reduce=reduce))
     start, name = view_start(c, view), map_name(c, op)
     for copy in c.derived.copies[op.site]:
-        parts = [f"&{name}", c.sx.top(add(start, copy.offset)), *(c.sx.top(x) for x in _coordinates(c, region, copy.coords))]
+        parts = [
+            f"&{name}",
+            c.sx.top(add(start, copy.offset)),
+            *(c.sx.top(x) for x in _coordinates(c, region, copy.coords)),
+        ]
         c.out.line(f"{call}({', '.join(parts)});")
     c.promise(op.name, "tma.store" if reduce is None else "tma.reduce", len(c.derived.copies[op.site]))
     _record_map(c, op)
@@ -190,7 +209,7 @@ def _source_size(c: Context, terms: list[str], partial: SX | None, piece: int, s
     return f"({' && '.join(terms)}) ? {inner} : 0"
 
 
-def simple(helper: str, form: str):  # noqa: ANN201 - an emitter
+def simple(helper: str, form: str):
     """An op that is one helper call, with its static depth as template argument if it has one."""
 
     def emit(c: Context, op: Op) -> None:

@@ -5,7 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cake_ir.bound import SX, BarUse, BoundKernel, Buffer, Op, Region, Role, SConst, ScalarVar, SOp, SVar, VFrag, View, walk
+from cake_ir.bound import (
+    SX,
+    BarUse,
+    BoundKernel,
+    Buffer,
+    Op,
+    Region,
+    Role,
+    ScalarVar,
+    SConst,
+    SOp,
+    SVar,
+    VFrag,
+    View,
+    walk,
+)
 from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
 from cake_ir.layouts import TileType
 from lowering.emission.scalars import Facts, Printer, add, const, div, mod, mul, sop, split_sum, var
@@ -78,21 +93,32 @@ class Context:
         self._instances: dict[ScalarVar, str] = {}
         self._locals: dict[str, SX] = {}
         self.accumulators = {
-            s.operands["acc"].frag for s in walk(self.kernel.body) if isinstance(s, Op) and s.name == "wgmma" and isinstance(s.operands["acc"], VFrag)
+            s.operands["acc"].frag
+            for s in walk(self.kernel.body)
+            if isinstance(s, Op) and s.name == "wgmma" and isinstance(s.operands["acc"], VFrag)
         }
         # mbarriers order accesses of one CTA by default. Only plain accesses to a peer's shared memory, or to global memory
         # that CTAs of a cluster hand to each other, need the costlier cluster scope; copies signal their own completion.
         self.cluster_scope = self.kernel.launch.cluster > 1 and any(_crosses_ctas(s) for s in walk(self.kernel.body))
-        self.cta_group = max((s.attrs.get("cta_group", 1) for s in walk(self.kernel.body) if isinstance(s, Op)), default=1)
-        self.tcgen05_roles = {s.role for s in walk(self.kernel.body) if isinstance(s, Op) and s.name.startswith(("tcgen05", "tmem"))}
+        self.cta_group = max(
+            (s.attrs.get("cta_group", 1) for s in walk(self.kernel.body) if isinstance(s, Op)), default=1
+        )
+        self.tcgen05_roles = {
+            s.role for s in walk(self.kernel.body) if isinstance(s, Op) and s.name.startswith(("tcgen05", "tmem"))
+        }
 
     # ---- faults ----
 
     def unsupported(self, what: str) -> CakeError:
         """A form that emission does not know; never silently dropped."""
         return CakeError(
-            error("lowering/unsupported-form", "hardware", f"lowering has no form for {what}", self.span,
-                  contract="Every op form that is emitted is the exact hardware form that the op stands for.")
+            error(
+                "lowering/unsupported-form",
+                "hardware",
+                f"lowering has no form for {what}",
+                self.span,
+                contract="Every op form that is emitted is the exact hardware form that the op stands for.",
+            )
         )
 
     @property

@@ -8,7 +8,17 @@ from cake_ir.bound import BoundKernel, Op, Role, RoleBlock, ScalarVar, walk
 from lowering.emission import statements
 from lowering.emission.context import Context
 from lowering.emission.memory import pointee
-from lowering.emission.project import Block, Node, all_reads, has_wide_sync, is_wide_sync, last_reads, number, only_syncs, project
+from lowering.emission.project import (
+    Block,
+    Node,
+    all_reads,
+    has_wide_sync,
+    is_wide_sync,
+    last_reads,
+    number,
+    only_syncs,
+    project,
+)
 from lowering.emission.writer import Writer, source_file
 from lowering.helpers import TENSOR_MAP, matrix
 
@@ -155,7 +165,11 @@ def _prologue(c: Context) -> list[str]:
         h.use("smem_address")
         lines.append("extern __shared__ unsigned char smem[];")
         base = "static_cast<int>(cake::smem_address(smem))"
-        lines.append(f"const int smem_base = ({base} + {d.align - 1}) & ~{d.align - 1};" if d.align > 16 else f"const int smem_base = {base};")
+        lines.append(
+            f"const int smem_base = ({base} + {d.align - 1}) & ~{d.align - 1};"
+            if d.align > 16
+            else f"const int smem_base = {base};"
+        )
     if d.tmem_columns or barriers or c.maps:
         c.used.add("warp")
     if "wwarp" in c.used or "instance" in c.used:
@@ -181,7 +195,9 @@ def _prologue(c: Context) -> list[str]:
             if b.stages == 1:
                 lines.append(f"  {h.use('mbar_init')}(smem_base + {offset}, {count});  // {b.name}")
             else:
-                lines.append(f"  for (int i = 0; i < {b.stages}; ++i) {h.use('mbar_init')}(smem_base + {offset} + 8 * i, {count});  // {b.name}")
+                lines.append(
+                    f"  for (int i = 0; i < {b.stages}; ++i) {h.use('mbar_init')}(smem_base + {offset} + 8 * i, {count});  // {b.name}"
+                )
         if barriers and c.has("mbarrier_try_wait"):
             lines.append(f"  {h.use('mbar_init_fence')}();")
         lines.append("}")
@@ -194,8 +210,10 @@ def _prologue(c: Context) -> list[str]:
         lines.append(f"{h.use('cluster_sync')}();" if cluster > 1 else "__syncthreads();")
     if d.tmem_columns:
         lines.append(f"{h.add(*matrix.TCGEN05_FENCE_AFTER)}();")
-        lines.append("const int tmem_base = *reinterpret_cast<volatile int*>(smem + (smem_base - static_cast<int>(cake::smem_address(smem))) + "
-                     f"{d.tmem_slot});")
+        lines.append(
+            "const int tmem_base = *reinterpret_cast<volatile int*>(smem + (smem_base - static_cast<int>(cake::smem_address(smem))) + "
+            f"{d.tmem_slot});"
+        )
     return lines
 
 
@@ -209,7 +227,9 @@ def _release_tensor_memory(c: Context, synced: bool) -> None:
         c.out.line(f"{c.helpers.use('cluster_sync')}();" if cluster > 1 else "__syncthreads();")
     c.out.line(f"{c.helpers.add(*matrix.TCGEN05_FENCE_AFTER)}();")
     dealloc = c.helpers.add(*matrix.tcgen05_dealloc(c.cta_group))
-    c.out.line(f"if ({c.sx(c.thread('warp'))} == {owner.first_warp}) {dealloc}<{d.tmem_columns}>(static_cast<cake::u32>(tmem_base));")
+    c.out.line(
+        f"if ({c.sx(c.thread('warp'))} == {owner.first_warp}) {dealloc}<{d.tmem_columns}>(static_cast<cake::u32>(tmem_base));"
+    )
     c.span = owner.span
     c.promise("tmem", "tcgen05.alloc")
     c.promise("tmem", "tcgen05.dealloc")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cake_ir.bound import SX, BoundKernel, SConst, ScalarVar, SetScalar, SVar, compile_sx, sx_vars
+from cake_ir.bound import SX, BoundKernel, ScalarVar, SConst, SetScalar, SVar, compile_sx, sx_vars
 from cake_ir.derive import Derived, TensorMap
 from cake_ir.derive.maps import stride
 from cake_ir.diagnostics import CakeError, Span, error
@@ -47,7 +47,11 @@ def sx_text(x: SX) -> str:
     if isinstance(x, SVar):
         return x.var.name
     args = [sx_text(a) for a in x.args]
-    if x.op in ("min", "max", "ceil_div", "select", "lsb", "cast", "abs", "fma") or x.op.isalpha() and x.op not in ("and", "or", "not", "neg"):
+    if (
+        x.op in ("min", "max", "ceil_div", "select", "lsb", "cast", "abs", "fma")
+        or (x.op.isalpha()
+        and x.op not in ("and", "or", "not", "neg"))
+    ):
         return f"{x.op}({', '.join(args)})"
     if len(args) == 1:
         return f"({'-' if x.op == 'neg' else x.op + ' '}{args[0]})"
@@ -85,7 +89,9 @@ def _map_spec(m: TensorMap) -> MapSpec:
     t = m.tensor
     rank = len(t.extents)
     strides = tuple(_bytes(stride(t, dim), m.dtype.bytes) for dim in range(rank - 2, -1, -1))
-    return MapSpec(t.name, m.dtype.name, tuple(_size(e) for e in reversed(t.extents)), strides, m.box, m.swizzle, m.fill)  # type: ignore[arg-type]
+    return MapSpec(
+        t.name, m.dtype.name, tuple(_size(e) for e in reversed(t.extents)), strides, m.box, m.swizzle, m.fill
+    )  # type: ignore[arg-type]
 
 
 def _bytes(x: SX, size: int) -> int | str:
@@ -109,13 +115,22 @@ def environment(bound: BoundKernel, dims: dict[str, int], scalars: dict[str, flo
         if v.kind == "sms" or name == "sms":
             env[v.slot] = sms
     for stmt in bound.body:
-        if isinstance(stmt, SetScalar) and env[stmt.var.slot] is None and all(env[v.slot] is not None for v in sx_vars(stmt.value)):
+        if (
+            isinstance(stmt, SetScalar)
+            and env[stmt.var.slot] is None
+            and all(env[v.slot] is not None for v in sx_vars(stmt.value))
+        ):
             env[stmt.var.slot] = compile_sx(stmt.value)(env)
     return env
 
 
 def plan(
-    emitted: Emitted, dims: dict[str, int], scalars: dict[str, float | int] | None = None, sms: int = 132, *, cubin_sha256: str = "0" * 64
+    emitted: Emitted,
+    dims: dict[str, int],
+    scalars: dict[str, float | int] | None = None,
+    sms: int = 132,
+    *,
+    cubin_sha256: str = "0" * 64,
 ) -> LaunchPlan:
     """Every number of one launch. Raises CakeError `lowering/shape-not-admitted` when `where` or an alignment guard fails.
 
@@ -131,7 +146,10 @@ def plan(
             continue  # base addresses are checked where they are known, by the runtime
         value = compile_sx(guard.value)(env)
         if guard.kind == "stride" and value * guard.tensor.dtype.bytes % guard.modulus:
-            raise _bad(f"{guard.tensor.name}: rows of {value} elements are not a multiple of {guard.modulus} B ({guard.reason})", guard.span)
+            raise _bad(
+                f"{guard.tensor.name}: rows of {value} elements are not a multiple of {guard.modulus} B ({guard.reason})",
+                guard.span,
+            )
         if guard.kind == "extent" and compile_sx(guard.tensor.extents[guard.dim])(env) != value:
             raise _bad(f"{guard.tensor.name}: extent {guard.dim} must be {value} ({guard.reason})", guard.span)
     grid = int(compile_sx(bound.launch.ctas)(env))
@@ -146,7 +164,9 @@ def plan(
         else:
             args.append(_scalar_arg(kind, thing, env))
     m = emitted.manifest
-    out = LaunchPlan(m.symbol, cubin_sha256, grid, m.cluster, m.threads, m.smem_bytes, m.pdl, m.cooperative, tuple(args), maps)
+    out = LaunchPlan(
+        m.symbol, cubin_sha256, grid, m.cluster, m.threads, m.smem_bytes, m.pdl, m.cooperative, tuple(args), maps
+    )
     if grid > 0:
         validate(out)
     return out
@@ -169,4 +189,12 @@ def _shape(dims: dict[str, int]) -> str:
 
 
 def _bad(message: str, span: Span) -> CakeError:
-    return CakeError(error("lowering/shape-not-admitted", "hardware", message, span, contract="A launch satisfies the kernel's `where` and the guards of its instructions."))
+    return CakeError(
+        error(
+            "lowering/shape-not-admitted",
+            "hardware",
+            message,
+            span,
+            contract="A launch satisfies the kernel's `where` and the guards of its instructions.",
+        )
+    )

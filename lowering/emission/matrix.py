@@ -184,8 +184,17 @@ def descriptor_bits(m: MatrixOperand, layout: dict[int, int], shift: int, extra:
 def _descriptor(c: Context, op: Op, operand: str, m: MatrixOperand, bits: int, steps: int, blocks: int = 1) -> str:
     """Compute the descriptor of the first step into a constant; its name."""
     name = c.hoist(f"desc_{operand}", "cake::u64", f"{bits:#x}ull | static_cast<cake::u64>(({c.sx.top(m.start)}) >> 4)")
-    c.record("smem_descriptor", op, operand, m.start, bits=bits, steps=tuple(m.step(k) >> 4 for k in range(steps)),
-             blocks=tuple(m.rows(i) >> 4 for i in range(blocks)), view=m.view, form="wgmma" if op.name == "wgmma" else "tcgen05")
+    c.record(
+        "smem_descriptor",
+        op,
+        operand,
+        m.start,
+        bits=bits,
+        steps=tuple(m.step(k) >> 4 for k in range(steps)),
+        blocks=tuple(m.rows(i) >> 4 for i in range(blocks)),
+        view=m.view,
+        form="wgmma" if op.name == "wgmma" else "tcgen05",
+    )
     return name
 
 
@@ -207,12 +216,22 @@ def wgmma(c: Context, op: Op) -> None:
     a_dtype = a_view.buffer.dtype if a_view is not None else a.type.dtype  # type: ignore[union-attr]
     n, blocks = acc.type.cols, acc.type.rows // 64
     steps = b.shape[1] * b_dtype.bits // 256
-    form = forms.wgmma(n, a_dtype.name, b_dtype.name, d.name, a_dtype.bits, a_regs=a_view is None,
-                       trans_a=a_view is not None and a_view.transposed, trans_b=b.transposed)
+    form = forms.wgmma(
+        n,
+        a_dtype.name,
+        b_dtype.name,
+        d.name,
+        a_dtype.bits,
+        a_regs=a_view is None,
+        trans_a=a_view is not None and a_view.transposed,
+        trans_b=b.transposed,
+    )
     call = c.helpers.add(*form)
     d_name, d_regs = c.tiles.registers_of(acc)
     per_block = len(d_regs) // blocks
-    if d_name != c.tiles.name(acc.frag) or any(d_regs[i * per_block + j] != d_regs[i * per_block] + j for i in range(blocks) for j in range(per_block)):
+    if d_name != c.tiles.name(acc.frag) or any(
+        d_regs[i * per_block + j] != d_regs[i * per_block] + j for i in range(blocks) for j in range(per_block)
+    ):
         raise c.unsupported("an accumulator slice whose registers are not consecutive")
     c.out.open("")
     a_name, a_regs, ma = "", [], None
@@ -236,7 +255,9 @@ def wgmma(c: Context, op: Op) -> None:
             else:
                 a_text = _plus(a_name, (ma.step(k) + ma.rows(i)) >> 4)
             b_text = _plus(b_name, mb.step(k) >> 4)
-            c.out.line(f"{call}(&{d_name}[{d_regs[i * per_block]}], {a_text}, {b_text}, {first if k == 0 else 'true'});")
+            c.out.line(
+                f"{call}(&{d_name}[{d_regs[i * per_block]}], {a_text}, {b_text}, {first if k == 0 else 'true'});"
+            )
     c.out.close()
     c.wgmma_open.add(d_name)
     c.promise("wgmma", "", steps * blocks, pattern=wgmma_mnemonic(n, a_dtype.name, b_dtype.name, d.name))
@@ -269,7 +290,15 @@ def instruction_descriptor(a: Any, b: Any, d: Any, m: int, n: int, a_mn: bool, b
     """32 bits (PTX ISA: Instruction descriptor): D format, A and B formats and majors, N >> 3, M >> 4."""
     code = {"f16": 0, "bf16": 1, "tf32": 2} if a.bits >= 16 else {"e4m3": 0, "e5m2": 1}
     d_code = {"f16": 0, "f32": 1, "i32": 2}[d.name]
-    return d_code << 4 | code[a.name] << 7 | code[b.name] << 10 | int(a_mn) << 15 | int(b_mn) << 16 | (n >> 3) << 17 | (m >> 4) << 24
+    return (
+        d_code << 4
+        | code[a.name] << 7
+        | code[b.name] << 10
+        | int(a_mn) << 15
+        | int(b_mn) << 16
+        | (n >> 3) << 17
+        | (m >> 4) << 24
+    )
 
 
 def tmem_address(c: Context, view: View, lanes: bool) -> SX:
@@ -298,12 +327,28 @@ def tcgen05_mma(c: Context, op: Op) -> None:
     a_name = _descriptor(c, op, "a", ma, descriptor_bits(ma, TCGEN05_LAYOUT, 61, version), steps)
     b_name = _descriptor(c, op, "b", mb, descriptor_bits(mb, TCGEN05_LAYOUT, 61, version), steps)
     address = tmem_address(c, acc, lanes=False)
-    c.record("instruction_descriptor", op, "acc", None, value=form, m=m, n=n, a=at.name, b=bt.name, d=d.name, a_mn=a.transposed, b_mn=b.transposed, group=group)
+    c.record(
+        "instruction_descriptor",
+        op,
+        "acc",
+        None,
+        value=form,
+        m=m,
+        n=n,
+        a=at.name,
+        b=bt.name,
+        d=d.name,
+        a_mn=a.transposed,
+        b_mn=b.transposed,
+        group=group,
+    )
     c.record("tmem_address", op, "acc", address, view=acc, lanes=False)
     place = c.hoist("d", "cake::u32", f"static_cast<cake::u32>({c.sx.top(address)})")
     first = f"!{c.sx(init)}" if not isinstance(init, SConst) else "false" if init.value else "true"
     for k in range(steps):
-        c.out.line(f"{call}({place}, {_plus(a_name, ma.step(k) >> 4)}, {_plus(b_name, mb.step(k) >> 4)}, {form:#x}u, {first if k == 0 else 'true'});")
+        c.out.line(
+            f"{call}({place}, {_plus(a_name, ma.step(k) >> 4)}, {_plus(b_name, mb.step(k) >> 4)}, {form:#x}u, {first if k == 0 else 'true'});"
+        )
     c.out.close()
     c.tcgen05_touched = True
     c.promise("tcgen05_mma", f"tcgen05.mma.{kind}", steps)

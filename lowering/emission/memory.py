@@ -19,7 +19,9 @@ POINTEE = {"f32": "float", "tf32": "float", "i32": "int", "u32": "cake::u32"}
 
 def pointee(dtype: DType) -> str:
     """C element type of a tensor argument."""
-    return POINTEE.get(dtype.name) or {8: "unsigned char", 16: "cake::u16", 64: "long long"}.get(dtype.bits, "unsigned char")
+    return POINTEE.get(dtype.name) or {8: "unsigned char", 16: "cake::u16", 64: "long long"}.get(
+        dtype.bits, "unsigned char"
+    )
 
 
 # ---- regions -----------------------------------------------------------------------------------------------------------
@@ -134,7 +136,9 @@ def _longest(offsets: tuple[tuple[int, int], ...], limit: int) -> int:
     width = limit
     while width > 1:
         if len(offsets) % width == 0 and all(
-            offsets[i + j] == (offsets[i][0], offsets[i][1] + j) for i in range(0, len(offsets), width) for j in range(width)
+            offsets[i + j] == (offsets[i][0], offsets[i][1] + j)
+            for i in range(0, len(offsets), width)
+            for j in range(width)
         ):
             return width
         width //= 2
@@ -288,7 +292,9 @@ def _narrow(c: Context, tile: TileType, width: int, name: str) -> tuple[str, Cal
 
     def pack() -> None:
         c.out.line("#pragma unroll")
-        c.out.line(f"for (int r = 0; r < {padded // 2}; ++r) {name}[r] = {halves}[2 * r] | static_cast<cake::u32>({halves}[2 * r + 1]) << 16;")
+        c.out.line(
+            f"for (int r = 0; r < {padded // 2}; ++r) {name}[r] = {halves}[2 * r] | static_cast<cake::u32>({halves}[2 * r + 1]) << 16;"
+        )
 
     return halves, pack
 
@@ -312,17 +318,25 @@ def _load_region(c: Context, op: Op, region: Region, tile: TileType, name: str) 
         groups.setdefault(run.row, []).append(run)
     for row_offset, runs in groups.items():
         pointer = c.names.fresh("p")
-        c.out.line(f"const {pointee(tile.dtype)}* {pointer} = {global_address(c, region, _logical(tile, add(row, row_offset), col))};")
+        c.out.line(
+            f"const {pointee(tile.dtype)}* {pointer} = {global_address(c, region, _logical(tile, add(row, row_offset), col))};"
+        )
         sample = [_conditions(c, region, tile, add(row, row_offset), col, run) for run in runs]
         guarded = any(any(s) for s in sample)
-        call = c.helpers.add(*helpers.load("global", kind, count, modifiers=_modifiers(c, op, read_only), guarded=guarded))
+        call = c.helpers.add(
+            *helpers.load("global", kind, count, modifiers=_modifiers(c, op, read_only), guarded=guarded)
+        )
         rows_ok = ""
         if guarded:
             terms = sample[0][0]
             if terms:
                 rows_ok = c.names.fresh("in")
                 c.out.line(f"const bool {rows_ok} = {' && '.join(terms)};")
-        column_stride = "" if _inner_axis(region) == "col" or tile.axis == "rows" else _axis_stride(c, region, 1 if tile.axis is None else 0)
+        column_stride = (
+            ""
+            if _inner_axis(region) == "col" or tile.axis == "rows"
+            else _axis_stride(c, region, 1 if tile.axis is None else 0)
+        )
         _emit_loads(c, region, tile, runs, target, width, call, pointer, guarded, rows_ok, fill, col, column_stride)
     finish()
 
@@ -348,16 +362,32 @@ def _conditions(c: Context, region: Region, tile: TileType, row: SX, col: SX, ru
     return terms
 
 
-def _emit_loads(c: Context, region: Region, tile: TileType, runs: list[Run], target: str, width: int, call: str, pointer: str,
-                guarded: bool, rows_ok: str, fill: str, col: SX, stride: str) -> None:
+def _emit_loads(
+    c: Context,
+    region: Region,
+    tile: TileType,
+    runs: list[Run],
+    target: str,
+    width: int,
+    call: str,
+    pointer: str,
+    guarded: bool,
+    rows_ok: str,
+    fill: str,
+    col: SX,
+    stride: str,
+) -> None:
     """One helper call per run, as a loop where entries and columns are simple functions of the run number."""
+
     def line(entry: str, column: str, run: Run, shift: SX) -> str:
         at = f"{pointer} + {column}" if not stride else f"{pointer} + ({column}) * {stride}"
         if column == "0":
             at = pointer
         tail = ""
         if guarded:
-            terms = [t for t in (rows_ok,) if t] + _conditions(c, region, tile, const(0), add(col, shift), Run(run.slot, run.row, 0) if shift is not _ZERO else run)[1]
+            terms = [t for t in (rows_ok,) if t] + _conditions(
+                c, region, tile, const(0), add(col, shift), Run(run.slot, run.row, 0) if shift is not _ZERO else run
+            )[1]
             tail = f", {' && '.join(terms) or 'true'}, {fill}"
         return f"{call}(&{target}[{entry}], {at}{tail});"
 
@@ -369,7 +399,9 @@ def _emit_loads(c: Context, region: Region, tile: TileType, runs: list[Run], tar
             entry = column = ""
         if entry:
             c.out.line("#pragma unroll")
-            c.out.line(f"for (int r = 0; r < {len(runs)}; ++r) {line(entry, column, runs[0], c.local_scalar(f'({column})'))}")
+            c.out.line(
+                f"for (int r = 0; r < {len(runs)}; ++r) {line(entry, column, runs[0], c.local_scalar(f'({column})'))}"
+            )
             return
     for run, entry_number in zip(runs, entries, strict=True):
         c.out.line(line(str(entry_number), str(run.col), run, _ZERO))
@@ -389,7 +421,9 @@ def _load_gather(c: Context, op: Op, region: Region, tile: TileType, name: str) 
     col = c.base(tile)[1]
     for run in _runs(tile, width):
         pointer, terms = _gather_place(c, region, tile, run, col)
-        c.out.line(f"{call}(&{target}[{_entry_of(tile, width, run.slot)}], {pointer}, {' && '.join(terms) or 'true'}, {fill});")
+        c.out.line(
+            f"{call}(&{target}[{_entry_of(tile, width, run.slot)}], {pointer}, {' && '.join(terms) or 'true'}, {fill});"
+        )
     finish()
 
 
@@ -413,7 +447,9 @@ def _gather_place(c: Context, region: Region, tile: TileType, run: Run, col: SX)
         if d.kind == "slice" and not _in_range(region, dim, d):
             terms += [f"{c.sx(places[dim])} < {c.sx(e)}" for e in (region.tensor.extents[dim], d.stop) if e is not None]
         elif d.kind == "gather":
-            terms.append(f"static_cast<unsigned>({c.sx.top(places[dim])}) < static_cast<unsigned>({c.sx.top(region.tensor.extents[dim])})")
+            terms.append(
+                f"static_cast<unsigned>({c.sx.top(places[dim])}) < static_cast<unsigned>({c.sx.top(region.tensor.extents[dim])})"
+            )
     return f"{c.tensor(region.tensor)} + {offset_text(c, region, places)}", [*terms, *_tile_terms(c, tile, run)]
 
 
@@ -485,7 +521,9 @@ def store(c: Context, op: Op) -> None:
         elif is_region:
             r = add(row, run.row)
             if run.row not in pointers:
-                pointers[run.row] = c.hoist("p", f"{pointee(tile.dtype)}*", global_address(c, dst, _logical(tile, r, col)))
+                pointers[run.row] = c.hoist(
+                    "p", f"{pointee(tile.dtype)}*", global_address(c, dst, _logical(tile, r, col))
+                )
             where = _advance(c, dst, tile, pointers[run.row], run.col)
             rows, columns = _conditions(c, dst, tile, r, col, run)
             terms += rows + columns
@@ -509,7 +547,9 @@ def _advance(c: Context, region: Region, tile: TileType, pointer: str, col: int)
     return f"{pointer} + {col} * {_axis_stride(c, region, 1 if tile.axis is None else 0)}"
 
 
-def _store_values(c: Context, tile: TileType, width: int, name: str, entries: list[int], slot: int, count: int) -> list[str]:
+def _store_values(
+    c: Context, tile: TileType, width: int, name: str, entries: list[int], slot: int, count: int
+) -> list[str]:
     per = per_register(tile.dtype)
     if per == 1:
         return [f"{name}[{entries[slot + i]}]" for i in range(count)]

@@ -152,7 +152,11 @@ def _writes(stmt: Any) -> tuple[Any, ...]:
 
 def _removable(stmt: Any) -> bool:
     """Whether it does nothing but define its results."""
-    return isinstance(stmt, B.SetScalar) or (isinstance(stmt, B.Let)) or (isinstance(stmt, B.Op) and stmt.name == "load_scalar")
+    return (
+        isinstance(stmt, B.SetScalar)
+        or (isinstance(stmt, B.Let))
+        or (isinstance(stmt, B.Op) and stmt.name == "load_scalar")
+    )
 
 
 def _nodes(block: Block) -> Iterator[Node]:
@@ -213,7 +217,12 @@ def _closed_form(node: Node) -> list[Node] | None:
     out = []
     for inner in node.blocks[0].nodes:
         value, target = inner.stmt.value, inner.stmt.var
-        if not (isinstance(value, B.SOp) and value.op == "+" and isinstance(value.args[0], B.SVar) and value.args[0].var is target):
+        if not (
+            isinstance(value, B.SOp)
+            and value.op == "+"
+            and isinstance(value.args[0], B.SVar)
+            and value.args[0].var is target
+        ):
             return None
         if changing & set(reads(value.args[1])):
             return None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cake_ir.bound import VX, Op, ScalarVar
 from cake_ir.layouts import TileType, placement
 from lowering.emission.context import Context
-from lowering.emission.memory import _tile_terms, Run
+from lowering.emission.memory import Run, _tile_terms
 from lowering.emission.scalars import f32_text
 from lowering.emission.tiles import NoFit, ctype, fit, per_register, slot_table
 
@@ -232,7 +232,9 @@ def shift(c: Context, op: Op) -> None:
         moved = c.hoist("moved", ctype(tile.dtype), up)
         wrap = c.sx.top(op.operands["fill"])
         if j:
-            wrap = c.hoist("wrapped", ctype(tile.dtype), f"__shfl_sync(0xffffffffu, {source}[{(j - 1) * v + v - 1}], {lanes - 1})")
+            wrap = c.hoist(
+                "wrapped", ctype(tile.dtype), f"__shfl_sync(0xffffffffu, {source}[{(j - 1) * v + v - 1}], {lanes - 1})"
+            )
         c.out.line(f"{out}[{slot}] = {lane} % {lanes} == 0 ? {wrap} : {moved};")
         c.out.close()
     c.out.close()
@@ -269,7 +271,9 @@ def cumsum(c: Context, op: Op) -> None:
                 c.out.line(f"if ({place} >= {step}) {running} = {running} + {up};")
             before = c.hoist("before", ctype(tile.dtype), f"{running} - {total}") if not distances else ""
             if distances:
-                shifted = c.hoist("shifted", ctype(tile.dtype), f"__shfl_up_sync(0xffffffffu, {running}, {distances[0]})")
+                shifted = c.hoist(
+                    "shifted", ctype(tile.dtype), f"__shfl_up_sync(0xffffffffu, {running}, {distances[0]})"
+                )
                 before = c.hoist("before", ctype(tile.dtype), f"{place} == 0 ? {ctype(tile.dtype)}(0) : {shifted}")
                 for slot in part:
                     c.out.line(f"{out}[{slot}] = {out}[{slot}] + {before};")

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable
 
 from cake_ir.binding.scalars import const, sop
-from cake_ir.bound import SX, BoundKernel, For, SConst, ScalarVar, SetScalar, SOp, SVar, walk
+from cake_ir.bound import SX, BoundKernel, For, ScalarVar, SConst, SetScalar, SOp, SVar, walk
 from lowering.helpers import Helpers
 
 __all__ = ["Facts", "Printer", "add", "const", "div", "f32_text", "mod", "mul", "sop", "split_sum", "var"]
@@ -107,7 +107,7 @@ class Facts:
                 steps.setdefault(stmt.var, []).append((stmt.start, stmt.step))
         self._loops = steps
         changing = [*self._defs, *steps]
-        self._divisors: dict[ScalarVar, int] = {v: 0 for v in changing}
+        self._divisors: dict[ScalarVar, int] = dict.fromkeys(changing, 0)
         self._signed: set[ScalarVar] = set()
         for _ in range(64):
             new = {v: self._var_divisor(v) for v in changing}
@@ -116,7 +116,7 @@ class Facts:
                 break
             self._divisors, self._signed = new, signed
         else:
-            self._divisors = {v: 1 for v in changing}
+            self._divisors = dict.fromkeys(changing, 1)
             self._signed = set(changing)
 
     def _learn(self, cond: SX) -> None:

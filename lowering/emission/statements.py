@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cake_ir import bound as B
-from cake_ir.bound import SConst, ScalarVar
+from cake_ir.bound import ScalarVar, SConst
 from lowering.emission import asynchronous, matrix, memory, reductions, synchronisation
 from lowering.emission.context import Context
 from lowering.emission.project import Block, Node
@@ -18,7 +18,15 @@ EMITTERS = {
     **reductions.EMITTERS,
 }
 
-_SCALAR_TYPES = {"i32": "int", "f32": "float", "bool": "bool", "bf16": "cake::u16", "f16": "cake::u16", "i64": "long long", "u32": "cake::u32"}
+_SCALAR_TYPES = {
+    "i32": "int",
+    "f32": "float",
+    "bool": "bool",
+    "bf16": "cake::u16",
+    "f16": "cake::u16",
+    "i64": "long long",
+    "u32": "cake::u32",
+}
 
 
 def block(c: Context, b: Block) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cake_ir.bound import BarUse, Op, SConst, SX
 from cake_ir.binding.scalars import const, sop
+from cake_ir.bound import SX, BarUse, Op, SConst
 from lowering.emission.context import Context
 from lowering.emission.scalars import add, split_sum
 
@@ -28,7 +28,17 @@ def wait(c: Context, op: Op) -> None:
         if not c.facts.nonnegative(bar.use):
             guard = f"if ({c.sx(bar.use)} >= 0) "
     address = c.barrier(bar, number)
-    c.record("wait", op, "bar", parity, number=bar.use, address=address, stages=stages, guarded=bool(guard), barrier=bar.barrier.name)
+    c.record(
+        "wait",
+        op,
+        "bar",
+        parity,
+        number=bar.use,
+        address=address,
+        stages=stages,
+        guarded=bool(guard),
+        barrier=bar.barrier.name,
+    )
     c.out.line(f"{guard}{call}({c.sx.top(address)}, {c.sx.top(parity)});")
     c.tcgen05_after()
     if c.has("mbarrier_try_wait"):
@@ -52,7 +62,9 @@ def arrive(c: Context, op: Op) -> None:
     address = c.sx.top(c.barrier(bar))
     remote = bar.rank is not None and c.kernel.launch.cluster > 1
     if remote:
-        c.out.line(f"{guard}{c.helpers.use('mbar_arrive_on_cluster' if c.cluster_scope else 'mbar_arrive_on')}({address}, {c.sx.top(bar.rank)});")  # type: ignore[arg-type]
+        c.out.line(
+            f"{guard}{c.helpers.use('mbar_arrive_on_cluster' if c.cluster_scope else 'mbar_arrive_on')}({address}, {c.sx.top(bar.rank)});"
+        )  # type: ignore[arg-type]
     else:
         name = "mbar_arrive" if c.has("mbarrier_try_wait") else "mbar_arrive_sm80"
         c.out.line(f"{guard}{c.helpers.use(name)}({address});")

@@ -19,7 +19,15 @@ from lowering.emission.scalars import f32_text
 if TYPE_CHECKING:
     from lowering.emission.context import Context
 
-CTYPES = {"f32": "float", "tf32": "float", "i32": "int", "u32": "cake::u32", "bool": "bool", "i64": "long long", "u64": "cake::u64"}
+CTYPES = {
+    "f32": "float",
+    "tf32": "float",
+    "i32": "int",
+    "u32": "cake::u32",
+    "bool": "bool",
+    "i64": "long long",
+    "u64": "cake::u64",
+}
 _FLOAT_CALLS = {"exp2", "rcp", "rsqrt", "log2", "sqrt", "tanh"}
 
 
@@ -70,7 +78,9 @@ def fit(values: list[int]) -> str:
         field = f"(r >> {k})" if k else "r"
         if end < bits:
             field = f"({field} & {(1 << (end - k)) - 1})" if k == 0 else f"(r >> {k} & {(1 << (end - k)) - 1})"
-        terms.append(field if weights[k] == 1 else f"{weights[k]} * {field}" if weights[k] > 0 else f"({weights[k]}) * {field}")
+        terms.append(
+            field if weights[k] == 1 else f"{weights[k]} * {field}" if weights[k] > 0 else f"({weights[k]}) * {field}"
+        )
         k = end
     if first:
         terms.append(str(first))
@@ -140,7 +150,12 @@ class Tiles:
         dtype = x.type.dtype
         if len(parts) == 1:
             return self.text(x, parts[0])
-        if isinstance(x, VOp) and x.op == "cast" and x.args[0].type.dtype.name == "f32" and dtype.name in ("bf16", "f16", "e4m3", "e5m2"):
+        if (
+            isinstance(x, VOp)
+            and x.op == "cast"
+            and x.args[0].type.dtype.name == "f32"
+            and dtype.name in ("bf16", "f16", "e4m3", "e5m2")
+        ):
             values = [self.text(x.args[0], p) for p in parts]
             pack = use(f"pack_{dtype.name}")
             pairs = [f"{pack}({values[i]}, {values[i + 1]})" for i in range(0, len(values), 2)]
@@ -149,7 +164,11 @@ class Tiles:
             table = self.slots_of(x)
             per = len(parts)
             mapped = [[table[s] for s in p] for p in parts]
-            if all(mapped[j][i] == mapped[0][i] + j and mapped[0][i] % per == 0 for j in range(per) for i in range(len(mapped[0]))):
+            if all(
+                mapped[j][i] == mapped[0][i] + j and mapped[0][i] % per == 0
+                for j in range(per)
+                for i in range(len(mapped[0]))
+            ):
                 return f"{self.name(x.frag)}[{fit([s // per for s in mapped[0]])}]"
         values = [self.text(x, p) for p in parts]
         shift = 32 // len(parts)
@@ -239,7 +258,13 @@ class Tiles:
         else:
             wide = self.text(arg, slots)
         if target in ("f32", "tf32"):
-            return f"__int2float_rn({wide})" if source in ("i32", "bool") else f"__uint2float_rn({wide})" if source == "u32" else wide
+            return (
+                f"__int2float_rn({wide})"
+                if source in ("i32", "bool")
+                else f"__uint2float_rn({wide})"
+                if source == "u32"
+                else wide
+            )
         if target in ("i32", "u32"):
             if source in ("f32", "bf16", "f16"):
                 return f"__float2int_rz({wide})" if target == "i32" else f"__float2uint_rz({wide})"
@@ -256,7 +281,12 @@ class Tiles:
         text = self.text(x.args[0], slots)
         if source == target:
             return text
-        calls = {("f32", "i32"): "__float_as_int", ("f32", "u32"): "__float_as_uint", ("i32", "f32"): "__int_as_float", ("u32", "f32"): "__uint_as_float"}
+        calls = {
+            ("f32", "i32"): "__float_as_int",
+            ("f32", "u32"): "__float_as_uint",
+            ("i32", "f32"): "__int_as_float",
+            ("u32", "f32"): "__uint_as_float",
+        }
         if (source, target) in calls:
             return f"{calls[(source, target)]}({text})"
         if x.type.dtype.bits == x.args[0].type.dtype.bits:

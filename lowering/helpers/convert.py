@@ -78,9 +78,11 @@ TEXT: dict[str, str] = {
     + """float e5m2_at(const u32* x, int i) { return f16_bits(static_cast<u16>(byte_at(x, i) << 8)); }
 """,
     # For operands that are not negative: cheaper than the signed forms.
-    "udiv": _D + """int udiv(int a, int b) { return static_cast<int>(static_cast<u32>(a) / static_cast<u32>(b)); }
+    "udiv": _D
+    + """int udiv(int a, int b) { return static_cast<int>(static_cast<u32>(a) / static_cast<u32>(b)); }
 """,
-    "umod": _D + """int umod(int a, int b) { return static_cast<int>(static_cast<u32>(a) % static_cast<u32>(b)); }
+    "umod": _D
+    + """int umod(int a, int b) { return static_cast<int>(static_cast<u32>(a) % static_cast<u32>(b)); }
 """,
     "floor_div": _D
     + """int floor_div(int a, int b) {

@@ -191,10 +191,13 @@ def tcgen05_ld(count: int, floating: bool) -> tuple[str, str]:
     name = f"tcgen05_ld_x{count}_{'f32' if floating else 'b32'}"
     outs = ", ".join(f'"={reg}"(d[{i}])' for i in range(count))
     places = ", ".join(f"%{i}" for i in range(count))
-    return name, f"""{_D}void {name}({ctype}* d, u32 address) {{
+    return (
+        name,
+        f"""{_D}void {name}({ctype}* d, u32 address) {{
   asm volatile("tcgen05.ld.sync.aligned.32x32b.x{count}.b32 {{{places}}}, [%{count}];" : {outs} : "r"(address) : "memory");
 }}
-"""
+""",
+    )
 
 
 def tcgen05_st(count: int, floating: bool) -> tuple[str, str]:
@@ -203,10 +206,13 @@ def tcgen05_st(count: int, floating: bool) -> tuple[str, str]:
     name = f"tcgen05_st_x{count}_{'f32' if floating else 'b32'}"
     ins = ", ".join(f'"{reg}"(x[{i}])' for i in range(count))
     places = ", ".join(f"%{1 + i}" for i in range(count))
-    return name, f"""{_D}void {name}(u32 address, const {ctype}* x) {{
+    return (
+        name,
+        f"""{_D}void {name}(u32 address, const {ctype}* x) {{
   asm volatile("tcgen05.st.sync.aligned.32x32b.x{count}.b32 [%0], {{{places}}};" ::"r"(address), {ins} : "memory");
 }}
-"""
+""",
+    )
 
 
 def tcgen05_plain(name: str, instruction: str) -> tuple[str, str]:
