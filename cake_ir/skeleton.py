@@ -85,7 +85,9 @@ class Event:
 
     __slots__ = ("children", "node", "path", "thread", "vals")
 
-    def __init__(self, node: Any, vals: dict[str, Any], thread: bool, path: tuple[int, ...], children: Any = None) -> None:
+    def __init__(
+        self, node: Any, vals: dict[str, Any], thread: bool, path: tuple[int, ...], children: Any = None
+    ) -> None:
         self.node = node
         self.vals = vals
         self.thread = thread
@@ -109,7 +111,11 @@ class AgentTrace:
     @property
     def label(self) -> str:
         """How findings name the agent."""
-        return f"{self.role.name}[{self.instance}] of CTA {self.cta}" if self.role.count > 1 else f"{self.role.name} of CTA {self.cta}"
+        return (
+            f"{self.role.name}[{self.instance}] of CTA {self.cta}"
+            if self.role.count > 1
+            else f"{self.role.name} of CTA {self.cta}"
+        )
 
 
 class SkeletonLimit(Exception):
@@ -167,7 +173,9 @@ class Skeleton:
         self.ctas = compile_sx(bound.launch.ctas)
         self.tainted = _tainted(bound)
         self.data_control = [s for s in walk(bound.body) if isinstance(s, (If, While)) and self._depends(s.cond)]
-        self.int_loads = [s for s in walk(bound.body) if isinstance(s, Op) and s.name == "load_scalar" and not self._result_tainted(s)]
+        self.int_loads = [
+            s for s in walk(bound.body) if isinstance(s, Op) and s.name == "load_scalar" and not self._result_tainted(s)
+        ]
         self.tracked = tracked_fragments(bound)
         self._where = [compile_sx(w.cond) for w in bound.where]
         self._bodies = {role: self._block(bound.body, role, False) for role in bound.roles}
@@ -197,8 +205,15 @@ class Skeleton:
         """CTAs of the launch."""
         return int(self.ctas(env))
 
-    def run(self, dims: dict[str, int], args: dict[str, float] | None = None, sms: int = 2, oracle: DataOracle | None = None,
-            ctas: tuple[int, ...] | None = None, limit: int = EVENT_LIMIT) -> list[AgentTrace]:
+    def run(
+        self,
+        dims: dict[str, int],
+        args: dict[str, float] | None = None,
+        sms: int = 2,
+        oracle: DataOracle | None = None,
+        ctas: tuple[int, ...] | None = None,
+        limit: int = EVENT_LIMIT,
+    ) -> list[AgentTrace]:
         """Traces of every role instance of the given CTAs (all when None). Raises SkeletonLimit, AssumeViolated, and
         ValueError when `where` does not hold for the shape."""
         bound = self.bound
@@ -212,8 +227,13 @@ class Skeleton:
         traces = []
         for cta in range(count) if ctas is None else ctas:
             base = cta - cta % cluster
-            for name, value in (("cta", cta), ("cta_count", count), ("cluster_rank", cta - base), ("cluster_id", cta // cluster),
-                                ("cluster_count", count // cluster)):
+            for name, value in (
+                ("cta", cta),
+                ("cta_count", count),
+                ("cluster_rank", cta - base),
+                ("cluster_id", cta // cluster),
+                ("cluster_count", count // cluster),
+            ):
                 if name in builtins:
                     env[builtins[name].slot] = value
             for role in bound.roles:
@@ -490,7 +510,15 @@ def _bar(b: BarUse) -> Callable[[_Run], BarAt]:
 def _region(r: Region) -> Callable[[_Run], RegionAt]:
     parts = []
     for d, extent in zip(r.dims, r.tensor.extents):
-        parts.append((d.kind, compile_sx(d.start), compile_sx(d.stop) if d.stop is not None else None, d.size, compile_sx(extent)))
+        parts.append(
+            (
+                d.kind,
+                compile_sx(d.start),
+                compile_sx(d.stop) if d.stop is not None else None,
+                d.size,
+                compile_sx(extent),
+            )
+        )
 
     def at(c: _Run) -> RegionAt:
         env = c.env

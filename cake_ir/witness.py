@@ -13,7 +13,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from cake_ir.bound import Assume, BoundKernel, SConst, SOp, SVar, sx_vars, walk
-from cake_ir.skeleton import AgentTrace, AssumeViolated, BarAt, DataOracle, Event, Skeleton, SkeletonLimit, ViewAt, compile_skeleton
+from cake_ir.skeleton import (
+    AgentTrace,
+    AssumeViolated,
+    BarAt,
+    DataOracle,
+    Event,
+    Skeleton,
+    SkeletonLimit,
+    ViewAt,
+    compile_skeleton,
+)
 
 MAX_WITNESSES = 12
 DIM_LIMIT = 8192
@@ -117,8 +127,9 @@ class _Search:
         self.skeleton: Skeleton = compile_skeleton(bound)
         self.names = list(bound.dims)
         self.cluster = bound.launch.cluster
-        self.stages = sorted({b.stages for b in bound.barriers if b.kind == "mbarrier"} |
-                             {b.stages for b in bound.buffers if b.staged})
+        self.stages = sorted(
+            {b.stages for b in bound.barriers if b.kind == "mbarrier"} | {b.stages for b in bound.buffers if b.staged}
+        )
         self.uses_sms = "sms" in bound.builtins and bound.builtins["sms"] in _launch_vars(bound)
         self.data = bool(self.skeleton.int_loads or self.skeleton.data_control)
         self.bounds = self.data_bounds()
@@ -148,7 +159,9 @@ class _Search:
         if count > 0:
             for oracle in self.oracles(values, ("step", "const"), 1):
                 try:
-                    depth = self.depth(self.skeleton.run(dict(zip(self.names, values)), None, sms, oracle, (0,), limit=PROBE_LIMIT))
+                    depth = self.depth(
+                        self.skeleton.run(dict(zip(self.names, values)), None, sms, oracle, (0,), limit=PROBE_LIMIT)
+                    )
                 except (SkeletonLimit, AssumeViolated, ValueError, ZeroDivisionError):
                     continue
                 if result is None or depth > result[1]:
@@ -215,7 +228,7 @@ class _Search:
     def granule(self, base: tuple[int, ...], i: int) -> int:
         """The least step of extent i that `where` admits."""
         for g in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-            if self.admits(base[:i] + (base[i] + g,) + base[i + 1:]) or self.admits(base[:i] + (g,) + base[i + 1:]):
+            if self.admits((*base[:i], base[i] + g, *base[i + 1:])) or self.admits((*base[:i], g, *base[i + 1:])):
                 return g
         return max(1, base[i])
 
@@ -244,24 +257,27 @@ class _Search:
 
     def smallest(self, base: tuple[int, ...], i: int, granule: int) -> int:
         for v in (1, 2, 4, 8, granule, 16, 32, 64, 128):
-            if v <= base[i] and self.admits(base[:i] + (v,) + base[i + 1:]):
+            if v <= base[i] and self.admits((*base[:i], v, *base[i + 1:])):
                 return v
         return base[i]
 
-    def step_of(self, small: tuple[int, ...], i: int, granule: int, divisors: list[int], many: int,
-                ref: tuple[int, int] | None) -> tuple[str, int] | None:
+    def step_of(
+        self, small: tuple[int, ...], i: int, granule: int, divisors: list[int], many: int, ref: tuple[int, int] | None
+    ) -> tuple[str, int] | None:
         """('tile' | 'depth', step): the extent from which on one more tile or one more loop step appears."""
         if ref is None:
             return None
-        candidates = sorted({granule, 1, 2, 4, 8, 16, 32, 64, *divisors, *(d * f for d in divisors for f in (2, 4, 8, self.cluster))})
+        candidates = sorted(
+            {granule, 1, 2, 4, 8, 16, 32, 64, *divisors, *(d * f for d in divisors for f in (2, 4, 8, self.cluster))}
+        )
         failed = 0
         for step in candidates:
             step = max(step, granule)
             if step % granule:
                 continue
-            value = small[:i] + (max(step, small[i]) + max(granule, 1 if step > 1 else step),) + small[i + 1:]
+            value = (*small[:i], max(step, small[i]) + max(granule, 1 if step > 1 else step), *small[i + 1:])
             if not self.admits(value):
-                value = small[:i] + (2 * step,) + small[i + 1:]
+                value = (*small[:i], 2 * step, *small[i + 1:])
                 if not self.admits(value) or 2 * step <= small[i]:
                     continue
             f = self.feature(value, many)
@@ -284,7 +300,11 @@ class _Search:
         return (t - 1) * step + min(g, step) if tail else t * step
 
     def combine(self) -> WitnessSet:
-        ring = sorted({0, 1} | {u for s in self.stages if s > 1 for u in (s - 1, s, s + 1, 2 * s + 1)}) if self.stages else [0, 1, 2, 3]
+        ring = (
+            sorted({0, 1} | {u for s in self.stages if s > 1 for u in (s - 1, s, s + 1, 2 * s + 1)})
+            if self.stages
+            else [0, 1, 2, 3]
+        )
         ring = [u for u in ring if u >= 0]
         depth_dims = [i for i, (k, _) in self.steps.items() if k == "depth"]
         tile_dims = [i for i, (k, _) in self.steps.items() if k == "tile"]
@@ -295,7 +315,9 @@ class _Search:
             values = self.values(depth_dims, uses, k % 2 == 1, tile_dims, plan, k % 2 == 0)
             goals.append((f"{uses} uses of a ring", values, self.cluster * (2 if k == 1 else 1), uses))
         deep = self.stages[-1] if self.stages else 1
-        for tiles, depth in ((1, 1), (2, max(1, deep - 1)), (3, min(deep + 1, 3)), (5, 1)) if self.uses_sms else ((3, 2),):
+        for tiles, depth in (
+            ((1, 1), (2, max(1, deep - 1)), (3, min(deep + 1, 3)), (5, 1)) if self.uses_sms else ((3, 2),)
+        ):
             values = self.values(depth_dims, depth, tiles == 2, tile_dims, (tiles, 1), tiles == 1)
             goals.append((f"{tiles} tiles per CTA", values, self.cluster, depth * tiles))
         if self.uses_sms and tile_dims:
@@ -303,7 +325,9 @@ class _Search:
             goals.append(("3 tiles for 2 clusters", values, 2 * self.cluster, 4))
         return self.realise(goals)
 
-    def values(self, depth_dims: list[int], uses: int, tail: bool, tile_dims: list[int], plan: tuple[int, int], tile_tail: bool) -> tuple[int, ...]:
+    def values(
+        self, depth_dims: list[int], uses: int, tail: bool, tile_dims: list[int], plan: tuple[int, int], tile_tail: bool
+    ) -> tuple[int, ...]:
         out = list(self.small)
         for j, i in enumerate(depth_dims):
             out[i] = self.value_of(i, uses if j == 0 else min(uses, 2), tail)
@@ -323,7 +347,9 @@ class _Search:
                     if witness is not None:
                         break
             if witness is None:
-                unmet.append(f"{goal}: not possible under `where` ({', '.join(f'{n}={v}' for n, v in zip(self.names, values))})")
+                unmet.append(
+                    f"{goal}: not possible under `where` ({', '.join(f'{n}={v}' for n, v in zip(self.names, values))})"
+                )
             else:
                 chosen.setdefault((witness.dims, witness.sms, witness.oracle), witness)
         found = tuple(chosen.values())[:MAX_WITNESSES]
@@ -338,7 +364,9 @@ class _Search:
                 names.setdefault(b.stages, b.name)
                 reached.setdefault(b.stages, set())
         for w in found if reached else ():
-            top: dict[tuple[Any, int], int] = {(b, c): 0 for b in self.bound.barriers if b.stages in reached for c in w.ctas}
+            top: dict[tuple[Any, int], int] = {
+                (b, c): 0 for b in self.bound.barriers if b.stages in reached for c in w.ctas
+            }
             for t in traces(self.bound, w):
                 for e in iter_events(t.events):
                     for v in e.vals.values():
@@ -370,7 +398,7 @@ class _Search:
         first = tuple(range(min(cl, count)))
         last = tuple(range(count - cl, count)) if count >= 2 * cl and self.second else ()
         patterns = ("step", "ramp", "const", "zero")
-        patterns = patterns[k % 4:] + patterns[:k % 4]
+        patterns = patterns[k % 4 :] + patterns[: k % 4]
         best: tuple[int, Witness] | None = None
         for oracle in self.oracles(values, patterns, (1, 2, 0)[k % 3])[:6]:
             w = Witness(tuple(zip(self.names, values)), sms, first + last, count, oracle, goal)

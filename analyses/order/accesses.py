@@ -31,21 +31,48 @@ class Accesses:
     def access_handlers(self) -> dict[str, Any]:
         """Handlers by op name."""
         table: dict[str, Any] = {
-            "load": self.on_load, "load_scalar": self.on_load, "ldmatrix": self.on_load, "store": self.on_store,
-            "store_scalar": self.on_store, "stmatrix": self.on_store, "wgmma": self.on_wgmma, "wgmma_commit": self.on_wgmma_commit,
-            "wgmma_wait": self.on_wgmma_wait, "mma": self.on_mma, "tcgen05_mma": self.on_tcgen05_mma, "cp_async": self.on_cp_async,
-            "cp_async_commit": self.on_cp_commit, "cp_async_wait": self.on_cp_wait, "bulk_commit": self.on_bulk_commit,
-            "bulk_wait_read": self.on_bulk_wait, "bulk_wait": self.on_bulk_wait, "tmem_load": self.on_tmem_load,
-            "tmem_load_wait": self.on_tmem_load_wait, "tmem_store": self.on_tmem_store, "tmem_store_wait": self.on_tmem_store_wait,
+            "load": self.on_load,
+            "load_scalar": self.on_load,
+            "ldmatrix": self.on_load,
+            "store": self.on_store,
+            "store_scalar": self.on_store,
+            "stmatrix": self.on_store,
+            "wgmma": self.on_wgmma,
+            "wgmma_commit": self.on_wgmma_commit,
+            "wgmma_wait": self.on_wgmma_wait,
+            "mma": self.on_mma,
+            "tcgen05_mma": self.on_tcgen05_mma,
+            "cp_async": self.on_cp_async,
+            "cp_async_commit": self.on_cp_commit,
+            "cp_async_wait": self.on_cp_wait,
+            "bulk_commit": self.on_bulk_commit,
+            "bulk_wait_read": self.on_bulk_wait,
+            "bulk_wait": self.on_bulk_wait,
+            "tmem_load": self.on_tmem_load,
+            "tmem_load_wait": self.on_tmem_load_wait,
+            "tmem_store": self.on_tmem_store,
+            "tmem_store_wait": self.on_tmem_store_wait,
         }
-        table.update({name: self.on_copy_out for name in ("tma_store", "tma_reduce", "bulk_store", "bulk_reduce")})
+        table.update(dict.fromkeys(("tma_store", "tma_reduce", "bulk_store", "bulk_reduce"), self.on_copy_out))
         table.update({f"atomic_{op}": self.on_atomic for op in ("add", "min", "max")})
         return table
 
     # ---- comparing
 
-    def touch(self, u: Unit, e: Event, v: ViewAt, mode: str, engine: str, thread: bool, comp: int, epoch: int, fence: int, lanes: Any,
-              whole: bool = True) -> None:
+    def touch(
+        self,
+        u: Unit,
+        e: Event,
+        v: ViewAt,
+        mode: str,
+        engine: str,
+        thread: bool,
+        comp: int,
+        epoch: int,
+        fence: int,
+        lanes: Any,
+        whole: bool = True,
+    ) -> None:
         """One access of a view: compared with what it meets, then recorded. mode: read | write | update."""
         ticks = (u.tick, u.tick_l)
         proxy = engine in ASYNC and v.view.buffer.space == "smem"
@@ -61,7 +88,11 @@ class Accesses:
                 cell.note_read(a)
             if mode != "read":
                 for p in cell.reads.values():
-                    if overlaps(p.box, box) and (p.unit is not u or p.event is not e) and (fault := self.fault(u, thread, p, a, proxy)):
+                    if (
+                        overlaps(p.box, box)
+                        and (p.unit is not u or p.event is not e)
+                        and (fault := self.fault(u, thread, p, a, proxy))
+                    ):
                         explain.conflict(self, p, a, v, "read", mode, fault)
                 cell.note_write(a, whole)
 
@@ -80,7 +111,12 @@ class Accesses:
             )
             if not same:
                 return "order"
-        if proxy and p.fence >= 0 and known[p.fence] < p.epoch and not (p.comp == u.L and thread and u.fenced_l >= p.epoch):
+        if (
+            proxy
+            and p.fence >= 0
+            and known[p.fence] < p.epoch
+            and not (p.comp == u.L and thread and u.fenced_l >= p.epoch)
+        ):
             return "fence"
         return None
 
@@ -262,7 +298,9 @@ class Accesses:
             return
         if state[0] == "poison":
             explain.poison(self, u, e, f, state[2])
-        elif not (state[0] == "wgmma" and state[2].node.operands.get("a") is not None and f not in accumulator(state[2])):
+        elif not (
+            state[0] == "wgmma" and state[2].node.operands.get("a") is not None and f not in accumulator(state[2])
+        ):
             explain.early(self, u, e, f, state, "read")
 
 

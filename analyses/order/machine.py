@@ -25,7 +25,9 @@ from cake_ir.witness import Witness
 class Machine(Accesses):
     """One run over one witness. Findings collect in `log`."""
 
-    def __init__(self, bound: BoundKernel, derived: Derived, witness: Witness, traces: list[AgentTrace], log: explain.Log) -> None:
+    def __init__(
+        self, bound: BoundKernel, derived: Derived, witness: Witness, traces: list[AgentTrace], log: explain.Log
+    ) -> None:
         self.bound, self.derived, self.witness, self.log = bound, derived, witness, log
         self.cluster = bound.launch.cluster
         ctas = sorted({t.cta for t in traces})
@@ -45,9 +47,17 @@ class Machine(Accesses):
         self.progress = True
         self.frag_reads = explain.fragment_reads(bound)
         self.handlers: dict[str, Any] = {
-            "wait": self.on_wait, "arrive": self.on_arrive, "expect": self.on_expect, "named_arrive": self.on_named_arrive,
-            "sync": self.on_sync, "fence_async": self.on_fence, "griddep_wait": self.on_griddep, "tcgen05_commit": self.on_tcommit,
-            "cp_async_arrive": self.on_cp_arrive, "tma_load": self.on_copy_in, "bulk_load": self.on_copy_in,
+            "wait": self.on_wait,
+            "arrive": self.on_arrive,
+            "expect": self.on_expect,
+            "named_arrive": self.on_named_arrive,
+            "sync": self.on_sync,
+            "fence_async": self.on_fence,
+            "griddep_wait": self.on_griddep,
+            "tcgen05_commit": self.on_tcommit,
+            "cp_async_arrive": self.on_cp_arrive,
+            "tma_load": self.on_copy_in,
+            "bulk_load": self.on_copy_in,
             **self.access_handlers(),
         }
 
@@ -124,8 +134,14 @@ class Machine(Accesses):
         key = (bar.barrier, cta, bar.slot)
         found = self.slots.get(key)
         if found is None:
-            found = self.slots[key] = Slot(bar.barrier, cta, bar.slot, self.derived.arrivals.get(bar.barrier, 1), self.clocks.take(),
-                                           self.clocks.zero)
+            found = self.slots[key] = Slot(
+                bar.barrier,
+                cta,
+                bar.slot,
+                self.derived.arrivals.get(bar.barrier, 1),
+                self.clocks.take(),
+                self.clocks.zero,
+            )
         return found
 
     def phase_of(self, u: Unit, e: Event, bar: BarAt) -> tuple[int, bool]:
@@ -160,7 +176,9 @@ class Machine(Accesses):
         u.acquire(slot.clocks[phase], e.thread)
         slot.waiters.setdefault(phase, []).append((u, u.tick_l, e))
 
-    def arrive(self, u: Unit, e: Event, bar: BarAt, cta: int, weight: int, clock: Clock, engine: bool, tx: int = 0) -> tuple[Slot, int]:
+    def arrive(
+        self, u: Unit, e: Event, bar: BarAt, cta: int, weight: int, clock: Clock, engine: bool, tx: int = 0
+    ) -> tuple[Slot, int]:
         """Adds arrivals and expected bytes to the use's phase."""
         slot = self.slot(bar, cta)
         phase, drift = self.phase_of(u, e, bar) if cta == bar.cta else (self.last_phase(u, e, bar), False)

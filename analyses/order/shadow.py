@@ -21,19 +21,38 @@ class Access:
     when it is visible to the async proxy (-1: needs no fence). lanes: equal keys mean the same lane touches each element.
     ticks: (all lanes, first thread) of the unit when it was issued. blank: a read of what nothing had written by then."""
 
-    __slots__ = ("box", "comp", "epoch", "fence", "unit", "event", "lanes", "engine", "ticks", "use", "thread", "blank")
+    __slots__ = ("blank", "box", "comp", "engine", "epoch", "event", "fence", "lanes", "thread", "ticks", "unit", "use")
 
-    def __init__(self, box: Box, comp: int, epoch: int, fence: int, unit: Any, event: Any, lanes: Any, engine: str,
-                 ticks: tuple[int, int], use: int, thread: bool) -> None:
+    def __init__(
+        self,
+        box: Box,
+        comp: int,
+        epoch: int,
+        fence: int,
+        unit: Any,
+        event: Any,
+        lanes: Any,
+        engine: str,
+        ticks: tuple[int, int],
+        use: int,
+        thread: bool,
+    ) -> None:
         self.box, self.comp, self.epoch, self.fence, self.unit = box, comp, epoch, fence, unit
-        self.event, self.lanes, self.engine, self.ticks, self.use, self.thread = event, lanes, engine, ticks, use, thread
+        self.event, self.lanes, self.engine, self.ticks, self.use, self.thread = (
+            event,
+            lanes,
+            engine,
+            ticks,
+            use,
+            thread,
+        )
         self.blank = False
 
 
 class Cell:
     """Accesses of one slot: the writes that still show, and the reads since."""
 
-    __slots__ = ("writes", "reads")
+    __slots__ = ("reads", "writes")
 
     def __init__(self) -> None:
         self.writes: dict[tuple[int, Box], Access] = {}
@@ -55,10 +74,10 @@ class Cell:
     def uncovered(self, box: Box) -> bool:
         """Whether part of the box was never written."""
         rest = [box]
-        for (_, w) in self.writes:
+        for _, w in self.writes:
             if w[0] <= box[0] and w[1] >= box[1] and w[2] <= box[2] and w[3] >= box[3]:
                 return False
-        for (_, w) in self.writes:
+        for _, w in self.writes:
             rest = [piece for r in rest for piece in subtract(r, w)]
             if not rest:
                 return False
@@ -99,7 +118,11 @@ class Storage:
         for root, members in groups.items():
             if len({(b.dims, b.dtype.bits, b.stages, b.swizzle, b.pad) for b in members}) == 1:
                 mode = "plain"
-            elif len({b.swizzle for b in members}) == 1 and root.swizzle and all(b.row_bytes % b.swizzle == 0 for b in members):
+            elif (
+                len({b.swizzle for b in members}) == 1
+                and root.swizzle
+                and all(b.row_bytes % b.swizzle == 0 for b in members)
+            ):
                 mode = "lines"
             else:
                 mode = "bytes"
@@ -117,7 +140,12 @@ class Storage:
             bits = b.dtype.bits
             per = -(-b.cols * bits // 32)
             first = self.derived.tmem[b] + v.slot * per
-            return [(self._cell(v.cta, "tmem", 0), (v.row0, v.row1, first + v.col0 * bits // 32, first - (-v.col1 * bits // 32)))]
+            return [
+                (
+                    self._cell(v.cta, "tmem", 0),
+                    (v.row0, v.row1, first + v.col0 * bits // 32, first - (-v.col1 * bits // 32)),
+                )
+            ]
         cell = self._cell(v.cta, self.root[b], 0)
         base = v.slot * stage_stride(b)
         lo, hi = v.col0 * b.dtype.bits // 8, -(-v.col1 * b.dtype.bits // 8)
@@ -126,7 +154,9 @@ class Storage:
             out = []
             for panel in range(lo // span, -(-hi // span)):
                 line = base // span + panel * b.rows
-                out.append((cell, (line + v.row0, line + v.row1, max(lo - panel * span, 0), min(hi - panel * span, span))))
+                out.append(
+                    (cell, (line + v.row0, line + v.row1, max(lo - panel * span, 0), min(hi - panel * span, span)))
+                )
             return out
         return [(cell, (a, z, 0, 1)) for a, z in _ranges(b, v, base, lo, hi)]
 
@@ -143,7 +173,10 @@ def _ranges(b: Buffer, v: ViewAt, base: int, lo: int, hi: int) -> list[tuple[int
     swizzled tile counts as the whole line."""
     if b.swizzle:
         span = min(b.swizzle, b.row_bytes)
-        return [(base + p * b.rows * span + v.row0 * span, base + p * b.rows * span + v.row1 * span) for p in range(lo // span, -(-hi // span))]
+        return [
+            (base + p * b.rows * span + v.row0 * span, base + p * b.rows * span + v.row1 * span)
+            for p in range(lo // span, -(-hi // span))
+        ]
     if lo == 0 and hi == b.pitch:
         return [(base + v.row0 * b.pitch, base + v.row1 * b.pitch)]
     return [(base + r * b.pitch + lo, base + r * b.pitch + hi) for r in range(v.row0, v.row1)]

@@ -43,7 +43,7 @@ class Clocks:
 class Group:
     """Commit groups of one owner: committed, done (waited for), whether ops follow the last commit."""
 
-    __slots__ = ("committed", "done", "open", "last", "wait")
+    __slots__ = ("committed", "done", "last", "open", "wait")
 
     def __init__(self) -> None:
         self.committed = 0
@@ -75,7 +75,7 @@ class Numbering:
     """The use numbers of one op of one unit. A number met again after others starts a new round, in which each slot's phase
     goes on counting; hardware sees only slot and parity, so such a program is right where the parities agree."""
 
-    __slots__ = ("last", "seen", "round", "slots")
+    __slots__ = ("last", "round", "seen", "slots")
 
     def __init__(self) -> None:
         self.last: int | None = None
@@ -105,16 +105,23 @@ class Numbering:
 class Unit:
     """One executing sequence with its clocks."""
 
-    def __init__(self, clocks: Clocks, trace: AgentTrace, events: list[Event], parent: Unit | None = None, warp: int = 0) -> None:
+    def __init__(
+        self, clocks: Clocks, trace: AgentTrace, events: list[Event], parent: Unit | None = None, warp: int = 0
+    ) -> None:
         self.trace, self.events, self.parent = trace, events, parent
         self.cta = trace.cta
         self.role = trace.role
         self.label = trace.label if parent is None else f"warp {warp} of {trace.label}"
-        self.threads = 32 if parent is not None else {"thread": 32 * trace.role.warps, "warp": 32, "warpgroup": 128}[trace.role.unit]
+        self.threads = (
+            32
+            if parent is not None
+            else {"thread": 32 * trace.role.warps, "warp": 32, "warpgroup": 128}[trace.role.unit]
+        )
         self.single = trace.role.unit == "thread"
         self.pc = 0
         self.R, self.RF, self.L, self.LF, self.CP, self.CPF, self.WG, self.TC, self.TLD, self.TST, self.BR, self.BL = (
-            clocks.take() for _ in COMPONENTS)
+            clocks.take() for _ in COMPONENTS
+        )
         self.KL: Clock = clocks.zero()
         self.K: Clock = self.KL if self.single else clocks.zero()
         self.tick = self.tick_l = 1
@@ -154,7 +161,9 @@ class Unit:
             self._own(v)
             self.tick += 1
         if e is not None:
-            self.releases.append((self.tick - (0 if thread or self.single else 1), self.tick_l, thread or self.single, e, self.tld_done))
+            self.releases.append(
+                (self.tick - (0 if thread or self.single else 1), self.tick_l, thread or self.single, e, self.tld_done)
+            )
         self.tick_l += 1
         return v
 
@@ -200,7 +209,7 @@ class Unit:
 class Bucket:
     """One phase of a barrier slot while it fills: missing arrivals, bytes still to come, the clock it will publish."""
 
-    __slots__ = ("pending", "tx", "clock", "units", "copies", "arrivals")
+    __slots__ = ("arrivals", "clock", "copies", "pending", "tx", "units")
 
     def __init__(self, pending: int, clock: Clock) -> None:
         self.pending = pending
@@ -215,7 +224,7 @@ class Slot:
     """One mbarrier: `done` phases have completed. Arrivals of later phases wait in their own bucket, so that one overrun
     does not distort the rest of the run; it is reported where it happens."""
 
-    __slots__ = ("barrier", "cta", "index", "count", "comp", "done", "buckets", "clocks", "waiters", "zero")
+    __slots__ = ("barrier", "buckets", "clocks", "comp", "count", "cta", "done", "index", "waiters", "zero")
 
     def __init__(self, barrier: Barrier, cta: int, index: int, count: int, comp: int, zero: Any) -> None:
         self.barrier, self.cta, self.index, self.count, self.comp, self.zero = barrier, cta, index, count, comp, zero
@@ -238,7 +247,7 @@ class Slot:
 class Round:
     """One round of a rendezvous: threads still missing, joined clock, units inside."""
 
-    __slots__ = ("missing", "clock", "inside", "complete", "first")
+    __slots__ = ("clock", "complete", "first", "inside", "missing")
 
     def __init__(self, missing: int, clock: Clock, first: Event) -> None:
         self.missing, self.clock, self.first = missing, clock, first

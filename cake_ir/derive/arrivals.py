@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cake_ir.bound import Barrier, BoundKernel, If, Op, While, walk
+from cake_ir.derive.findings import contract
 from cake_ir.derive.model import NamedKey
 from cake_ir.diagnostics import NOWHERE, Diagnostic, Related, Span, Subject, error
 from cake_ir.skeleton import AgentTrace, BarAt, Event, ViewAt, compile_skeleton
@@ -61,7 +62,7 @@ class Tally:
 class _Rounds:
     """Use numbers of one (agent, site): a number met again after others starts a new round."""
 
-    __slots__ = ("last", "seen", "round")
+    __slots__ = ("last", "round", "seen")
 
     def __init__(self) -> None:
         self.last: int | None = None
@@ -112,7 +113,9 @@ def _count_one(bound: BoundKernel, w: Witness, tally: Tally, ops: dict[int, Op],
                 bar = e.vals["signal"]
                 number = rounds[e.node.site].meet(bar.use)
                 for cta in receivers(e, bar.cta, base, cluster):
-                    sent[(bar.barrier, cta, bar.use, number, trace.role.name)][e.node.site] += copy_bytes(e.vals["view"])
+                    sent[(bar.barrier, cta, bar.use, number, trace.role.name)][e.node.site] += copy_bytes(
+                        e.vals["view"]
+                    )
             elif name == "wait":
                 if e.vals["bar"].use >= 0:
                     tally.waited.setdefault(e.vals["bar"].barrier, e.node.span)
@@ -124,8 +127,15 @@ def _count_one(bound: BoundKernel, w: Witness, tally: Tally, ops: dict[int, Op],
     _bytes(bound, w, tally, ops, seen, sent, expected)
 
 
-def _bytes(bound: BoundKernel, w: Witness, tally: Tally, ops: dict[int, Op], seen: set[tuple[str, Any]],
-           sent: dict[tuple[Any, ...], Counter[int]], expected: dict[tuple[Any, ...], list[int]]) -> None:
+def _bytes(
+    bound: BoundKernel,
+    w: Witness,
+    tally: Tally,
+    ops: dict[int, Op],
+    seen: set[tuple[str, Any]],
+    sent: dict[tuple[Any, ...], Counter[int]],
+    expected: dict[tuple[Any, ...], list[int]],
+) -> None:
     def once(rule: str, mark: Any) -> bool:
         fresh = (rule, mark) not in seen
         seen.add((rule, mark))
@@ -136,16 +146,29 @@ def _bytes(bound: BoundKernel, w: Witness, tally: Tally, ops: dict[int, Op], see
         tally.expects.setdefault(sites[0], {}).setdefault(total, key)
         if len(sites) > 1 and once("double", tuple(sites)):
             first, second = ops[sites[0]], ops[sites[-1]]
-            tally.diagnostics.append(error(
-                "derive/double-expect", "derive", f"{key[4]} expects {key[0].name}[{key[2]}] of CTA {key[1]} {len(sites)} times: the bytes cannot be divided",
-                second.span, contract="A role expects a use of a barrier once.", related=(Related(span=first.span, message="first expect"),),
-                subject=Subject(kernel=bound.name, role=key[4], resource=key[0].name, op="expect")))
+            tally.diagnostics.append(
+                error(
+                    "derive/double-expect",
+                    "derive",
+                    f"{key[4]} expects {key[0].name}[{key[2]}] of CTA {key[1]} {len(sites)} times: the bytes cannot be divided",
+                    second.span,
+                    contract=contract("derive/double-expect"),
+                    related=(Related(span=first.span, message="first expect"),),
+                    subject=Subject(kernel=bound.name, role=key[4], resource=key[0].name, op="expect"),
+                )
+            )
         if not total and once("empty", sites[0]):
-            tally.diagnostics.append(error(
-                "derive/expect-without-copies", "derive",
-                f"expect({key[0].name}[{key[2]}]) announces no bytes: no copy of role {key[4]} signals this use of CTA {key[1]}'s barrier"
-                f" (at {w.describe()})", ops[sites[0]].span, contract="An expect announces the bytes that the same role's copies signal on that use.",
-                subject=Subject(kernel=bound.name, role=key[4], resource=key[0].name, op="expect")))
+            tally.diagnostics.append(
+                error(
+                    "derive/expect-without-copies",
+                    "derive",
+                    f"expect({key[0].name}[{key[2]}]) announces no bytes: no copy of role {key[4]} signals this use of CTA {key[1]}'s barrier"
+                    f" (at {w.describe()})",
+                    ops[sites[0]].span,
+                    contract=contract("derive/expect-without-copies"),
+                    subject=Subject(kernel=bound.name, role=key[4], resource=key[0].name, op="expect"),
+                )
+            )
     for key, sites in sent.items():
         if key in expected:
             continue
@@ -153,12 +176,17 @@ def _bytes(bound: BoundKernel, w: Witness, tally: Tally, ops: dict[int, Op], see
         if once("unexpected", site):
             others = sorted({k[4] for k in expected if k[:4] == key[:4]})
             who = f"; only {', '.join(others)} expects it" if others else "; no role expects it"
-            tally.diagnostics.append(error(
-                "derive/unexpected-bytes", "derive",
-                f"{ops[site].name} signals {sum(sites.values())} B on {key[0].name}[{key[2]}] of CTA {key[1]}, but role {key[4]} does not expect that "
-                f"use there{who} (at {w.describe()})", ops[site].span,
-                contract="Bytes are expected by the role that issues the copies, on the barrier of the CTA that receives them.",
-                subject=Subject(kernel=bound.name, role=key[4], resource=key[0].name, op=ops[site].name)))
+            tally.diagnostics.append(
+                error(
+                    "derive/unexpected-bytes",
+                    "derive",
+                    f"{ops[site].name} signals {sum(sites.values())} B on {key[0].name}[{key[2]}] of CTA {key[1]}, but role {key[4]} does not expect that "
+                    f"use there{who} (at {w.describe()})",
+                    ops[site].span,
+                    contract=contract("derive/unexpected-bytes"),
+                    subject=Subject(kernel=bound.name, role=key[4], resource=key[0].name, op=ops[site].name),
+                )
+            )
 
 
 def _named(e: Event, trace: AgentTrace, tally: Tally) -> None:
@@ -190,9 +218,17 @@ def settle(bound: BoundKernel, tally: Tally) -> tuple[dict[Barrier, int], dict[i
         if not by_count:
             counts[bar] = 1
             if bar in tally.waited:
-                found.append(error("derive/no-arrival", "derive", f"nothing ever arrives on {bar.name}, so every wait on it blocks for ever",
-                                   tally.waited[bar], contract="Every barrier that is waited for gets arrivals.", subject=subject,
-                                   related=(Related(span=bar.span, message=f"{bar.name} is declared here"),)))
+                found.append(
+                    error(
+                        "derive/no-arrival",
+                        "derive",
+                        f"nothing ever arrives on {bar.name}, so every wait on it blocks for ever",
+                        tally.waited[bar],
+                        contract=contract("derive/no-arrival"),
+                        subject=subject,
+                        related=(Related(span=bar.span, message=f"{bar.name} is declared here"),),
+                    )
+                )
             continue
         usual = _usual(bar, by_count, tally)
         counts[bar] = usual
@@ -207,10 +243,19 @@ def settle(bound: BoundKernel, tally: Tally) -> tuple[dict[Barrier, int], dict[i
                 break
         if bar.arrivals is not None and bar.arrivals != usual and len(by_count) == 1:
             sites = tally.sites[(bar, usual)]
-            found.append(error(
-                "derive/asserted-arrivals", "derive", f"{bar.name} is declared with arrivals={bar.arrivals}, but {usual} arrive on every use", bar.span,
-                contract="`arrivals=` states what the arrive, expect and commit ops of the kernel add up to.", subject=subject,
-                related=tuple(Related(span=ops[s].span, message=f"{c} of them") for s, c in sorted(sites.items()))))
+            found.append(
+                error(
+                    "derive/asserted-arrivals",
+                    "derive",
+                    f"{bar.name} is declared with arrivals={bar.arrivals}, but {usual} arrive on every use",
+                    bar.span,
+                    contract=contract("derive/asserted-arrivals"),
+                    subject=subject,
+                    related=tuple(Related(span=ops[s].span, message=f"{c} of them") for s, c in sorted(sites.items())),
+                )
+            )
+    unexpected = {d.subject.resource for d in found if d.rule == "derive/unexpected-bytes"}
+    found = [d for d in found if d.rule != "derive/no-arrival" or d.subject.resource not in unexpected]
     sizes = _settle_bytes(bound, tally, ops, found)
     found += _data_dependent(bound)
     return counts, sizes, found
@@ -224,26 +269,39 @@ def _usual(bar: Barrier, by_count: dict[int, Key], tally: Tally) -> int:
 def _unequal(bound: BoundKernel, bar: Barrier, usual: int, n: int, tally: Tally, ops: dict[int, Op]) -> Diagnostic:
     key, other = tally.arrivals[bar][n], tally.arrivals[bar][usual]
     mine, theirs = tally.sites[(bar, n)], tally.sites[(bar, usual)]
-    lacking = [s for s in theirs if theirs[s] > mine.get(s, 0)] if n < usual else [s for s in mine if mine[s] > theirs.get(s, 0)]
+    lacking = (
+        [s for s in theirs if theirs[s] > mine.get(s, 0)]
+        if n < usual
+        else [s for s in mine if mine[s] > theirs.get(s, 0)]
+    )
     site = min(lacking or mine)
-    related = [Related(span=ops[s].span, message=f"adds {c} to use {key[2]}") for s, c in sorted(mine.items()) if s != site]
+    related = [
+        Related(span=ops[s].span, message=f"adds {c} to use {key[2]}") for s, c in sorted(mine.items()) if s != site
+    ]
     related.append(Related(span=bar.span, message=f"{bar.name} is declared here"))
     return error(
-        "derive/unequal-arrivals", "derive",
-        f"{bar.name}[{key[2]}] of CTA {key[1]} gets {n} arrivals, {bar.name}[{other[2]}] of CTA {other[1]} gets {usual}", ops[site].span,
-        contract="A barrier has one arrival count: every use that gets any arrival gets the same number.", related=tuple(related),
-        subject=Subject(kernel=bound.name, role=ops[site].role, resource=bar.name, op=ops[site].name))
+        "derive/unequal-arrivals",
+        "derive",
+        f"{bar.name}[{key[2]}] of CTA {key[1]} gets {n} arrivals, {bar.name}[{other[2]}] of CTA {other[1]} gets {usual}",
+        ops[site].span,
+        contract=contract("derive/unequal-arrivals"),
+        related=tuple(related),
+        subject=Subject(kernel=bound.name, role=ops[site].role, resource=bar.name, op=ops[site].name),
+    )
 
 
 def _restarted(bound: BoundKernel, bar: Barrier, tally: Tally, ops: dict[int, Op]) -> Diagnostic:
     site, use = tally.restarted[bar]
     return error(
-        "sync/phase-drift", "safety",
+        "sync/phase-drift",
+        "safety",
         f"the use numbers of {bar.name} begin again ({ops[site].name} of {bar.name}[{use}] a second time), so what number {use} means depends on how many "
-        f"uses came before; a counter that runs on over all tiles keeps slot and parity right", ops[site].span,
-        contract="Use numbers that restart agree with the phase the barrier slot is really in.",
+        f"uses came before; a counter that runs on over all tiles keeps slot and parity right",
+        ops[site].span,
+        contract=contract("sync/phase-drift"),
         related=(Related(span=bar.span, message=f"{bar.name} is declared here"),),
-        subject=Subject(kernel=bound.name, role=ops[site].role, resource=bar.name, op=ops[site].name))
+        subject=Subject(kernel=bound.name, role=ops[site].role, resource=bar.name, op=ops[site].name),
+    )
 
 
 def _settle_bytes(bound: BoundKernel, tally: Tally, ops: dict[int, Op], found: list[Diagnostic]) -> dict[int, int]:
@@ -256,18 +314,32 @@ def _settle_bytes(bound: BoundKernel, tally: Tally, ops: dict[int, Op], found: l
         per_barrier[bar][site] = totals[-1]
         if len([t for t in totals if t]) > 1 and bar not in tally.restarted:
             a, b = by_total[totals[-1]], by_total[totals[0]]
-            found.append(error(
-                "derive/unequal-bytes", "derive",
-                f"the copies of role {a[4]} signal {totals[-1]} B on {bar.name}[{a[2]}] but {totals[0]} B on {bar.name}[{b[2]}]", ops[site].span,
-                contract="One expect announces one number of bytes, the same for every use it serves.",
-                subject=Subject(kernel=bound.name, role=a[4], resource=bar.name, op="expect")))
+            found.append(
+                error(
+                    "derive/unequal-bytes",
+                    "derive",
+                    f"the copies of role {a[4]} signal {totals[-1]} B on {bar.name}[{a[2]}] but {totals[0]} B on {bar.name}[{b[2]}]",
+                    ops[site].span,
+                    contract=contract("derive/unequal-bytes"),
+                    subject=Subject(kernel=bound.name, role=a[4], resource=bar.name, op="expect"),
+                )
+            )
     for bar, by_site in per_barrier.items():
         total = max(by_site.values()) if len({ops[s].role for s in by_site}) == 1 else sum(by_site.values())
         if bar.bytes is not None and bar.bytes != total:
-            found.append(error(
-                "derive/asserted-bytes", "derive", f"{bar.name} is declared with bytes={bar.bytes}, but the copies signal {total} B per use", bar.span,
-                contract="`bytes=` states what the copies of a use add up to.", subject=Subject(kernel=bound.name, resource=bar.name),
-                related=tuple(Related(span=ops[s].span, message=f"expects {n} B") for s, n in sorted(by_site.items()))))
+            found.append(
+                error(
+                    "derive/asserted-bytes",
+                    "derive",
+                    f"{bar.name} is declared with bytes={bar.bytes}, but the copies signal {total} B per use",
+                    bar.span,
+                    contract=contract("derive/asserted-bytes"),
+                    subject=Subject(kernel=bound.name, resource=bar.name),
+                    related=tuple(
+                        Related(span=ops[s].span, message=f"expects {n} B") for s, n in sorted(by_site.items())
+                    ),
+                )
+            )
     return sizes
 
 
@@ -277,10 +349,22 @@ def _data_dependent(bound: BoundKernel) -> list[Diagnostic]:
     for s in compile_skeleton(bound).data_control:
         bodies = s.body if isinstance(s, While) else s.then + s.orelse if isinstance(s, If) else ()
         for inner in walk(bodies):
-            if isinstance(inner, Op) and inner.name in ("arrive", "expect", "tcgen05_commit", "cp_async_arrive", *COPIES):
-                found.append(error(
-                    "derive/data-dependent", "derive", f"{inner.name} runs only when data decide so; the counts of its barrier cannot be derived",
-                    inner.span, contract="How often barriers are used follows from extents and integer inputs, not from computed values.",
-                    related=(Related(span=getattr(s, "span", NOWHERE), message="decided here"),),
-                    subject=Subject(kernel=bound.name, role=inner.role, op=inner.name)))
+            if isinstance(inner, Op) and inner.name in (
+                "arrive",
+                "expect",
+                "tcgen05_commit",
+                "cp_async_arrive",
+                *COPIES,
+            ):
+                found.append(
+                    error(
+                        "derive/data-dependent",
+                        "derive",
+                        f"{inner.name} runs only when data decide so; the counts of its barrier cannot be derived",
+                        inner.span,
+                        contract=contract("derive/data-dependent"),
+                        related=(Related(span=getattr(s, "span", NOWHERE), message="decided here"),),
+                        subject=Subject(kernel=bound.name, role=inner.role, op=inner.name),
+                    )
+                )
     return found

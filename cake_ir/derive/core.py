@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 
 from cake_ir.bound import BoundKernel, Op, Role, walk
 from cake_ir.derive import arrivals as arr
+from cake_ir.derive.findings import contract
 from cake_ir.derive.maps import guards, tensor_maps
 from cake_ir.derive.memory import memory_map, uses_op
 from cake_ir.derive.model import Derived, LaunchFacts, NamedKey, RegisterChange
@@ -38,9 +39,16 @@ def _derive(bound: BoundKernel) -> Derived:
     except SkeletonLimit:
         chosen, tally = WitnessSet((), (), ("the control skeleton is longer than the limit",)), arr.Tally()
     if not chosen.witnesses:
-        diagnostics.append(error(
-            "derive/no-witness", "derive", "no shape within the limits satisfies `where` and gives a launch; nothing can be counted", bound.span,
-            contract="Arrival counts come from running the control skeleton on shapes that `where` admits.", subject=Subject(kernel=bound.name)))
+        diagnostics.append(
+            error(
+                "derive/no-witness",
+                "derive",
+                "no shape within the limits satisfies `where` and gives a launch; nothing can be counted",
+                bound.span,
+                contract=contract("derive/no-witness"),
+                subject=Subject(kernel=bound.name),
+            )
+        )
         counts, sizes = {b: 1 for b in bound.barriers if b.kind == "mbarrier"}, {}
     else:
         counts, sizes, found = arr.settle(bound, tally)
@@ -49,10 +57,28 @@ def _derive(bound: BoundKernel) -> Derived:
     diagnostics += more
     maps, op_maps, copies = tensor_maps(bound)
     return Derived(
-        smem=memory.smem, stage_stride=memory.stage_stride, barrier_offset=memory.barrier_offset, tmem_slot=memory.tmem_slot,
-        smem_used=memory.used, smem_bytes=memory.total, align=memory.align, tmem=memory.tmem, tmem_columns=memory.tmem_columns,
-        tmem_owner=memory.tmem_owner, arrivals=counts, expect_bytes=sizes, named=named, tensor_maps=maps, op_maps=op_maps, copies=copies,
-        launch=launch_facts(bound), guards=guards(bound), diagnostics=tuple(diagnostics), witnesses=chosen.witnesses, unmet_goals=chosen.unmet)
+        smem=memory.smem,
+        stage_stride=memory.stage_stride,
+        barrier_offset=memory.barrier_offset,
+        tmem_slot=memory.tmem_slot,
+        smem_used=memory.used,
+        smem_bytes=memory.total,
+        align=memory.align,
+        tmem=memory.tmem,
+        tmem_columns=memory.tmem_columns,
+        tmem_owner=memory.tmem_owner,
+        arrivals=counts,
+        expect_bytes=sizes,
+        named=named,
+        tensor_maps=maps,
+        op_maps=op_maps,
+        copies=copies,
+        launch=launch_facts(bound),
+        guards=guards(bound),
+        diagnostics=tuple(diagnostics),
+        witnesses=chosen.witnesses,
+        unmet_goals=chosen.unmet,
+    )
 
 
 def launch_facts(bound: BoundKernel) -> LaunchFacts:
@@ -65,7 +91,9 @@ def launch_facts(bound: BoundKernel) -> LaunchFacts:
             if role.registers is not None and role.registers != r0:
                 changes[role.name] = RegisterChange("dec" if role.registers < r0 else "inc", role.registers)
     grid_sync = any(isinstance(s, Op) and s.name == "sync" and s.attrs.get("scope") == "grid" for s in walk(bound.body))
-    return LaunchFacts(threads, bound.launch.cluster, bound.launch.ctas_per_sm, r0, changes, uses_op(bound, "griddep_wait"), grid_sync)
+    return LaunchFacts(
+        threads, bound.launch.cluster, bound.launch.ctas_per_sm, r0, changes, uses_op(bound, "griddep_wait"), grid_sync
+    )
 
 
 def named_ids(bound: BoundKernel, tally: arr.Tally) -> tuple[dict[NamedKey, tuple[int, int]], list[Diagnostic]]:
@@ -81,10 +109,16 @@ def named_ids(bound: BoundKernel, tally: arr.Tally) -> tuple[dict[NamedKey, tupl
             return
         named[key] = (next_id, threads)
         if next_id == NAMED_BARRIERS + 1:
-            diagnostics.append(error(
-                "derive/named-ids", "derive", f"this needs hardware barrier {next_id}; a CTA has {NAMED_BARRIERS} besides its own", op.span,
-                contract="Ids 1 to 15 serve named barriers, sync(ROLE) and one per instance for sync(warpgroup).",
-                subject=Subject(kernel=bound.name, role=op.role, op=op.name)))
+            diagnostics.append(
+                error(
+                    "derive/named-ids",
+                    "derive",
+                    f"this needs hardware barrier {next_id}; a CTA has {NAMED_BARRIERS} besides its own",
+                    op.span,
+                    contract=contract("derive/named-ids"),
+                    subject=Subject(kernel=bound.name, role=op.role, op=op.name),
+                )
+            )
         next_id += 1
 
     for s in walk(bound.body):

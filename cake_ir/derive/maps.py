@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from cake_ir.bound import BoundKernel, Buffer, Op, Region, SConst, SOp, SX, Tensor, View, walk
+from cake_ir.bound import SX, BoundKernel, Buffer, Op, Region, SConst, SOp, Tensor, View, walk
 from cake_ir.derive.model import BoxCopy, Guard, TensorMap
 
 TMA_OPS = ("tma_load", "tma_store", "tma_reduce")
@@ -106,7 +106,11 @@ def _width(op: Op, region: Region) -> int:
         return 16
     if op.name not in ("load", "store"):
         return 0
-    tile = getattr(op.results[0], "type", None) if op.name == "load" and op.results else getattr(op.operands.get("x"), "type", None)
+    tile = (
+        getattr(op.results[0], "type", None)
+        if op.name == "load" and op.results
+        else getattr(op.operands.get("x"), "type", None)
+    )
     if tile is None or tile.layout.name != "vec" or tile.axis == "rows" or region.dims[-1].kind != "slice":
         return 0
     return tile.layout.v * tile.dtype.bits // 8

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cake_ir.bound import Barrier, BoundKernel, Buffer, Role, walk, Op
+from cake_ir.bound import Barrier, BoundKernel, Buffer, Op, Role, walk
+from cake_ir.derive.findings import contract
 from cake_ir.diagnostics import Diagnostic, error
 
 PLAIN_ALIGN = 128
@@ -68,12 +69,25 @@ def memory_map(bound: BoundKernel) -> MemoryMap:
             smem[b] = smem[b.over]
             have, need = buffer_bytes(b.over), buffer_bytes(b)
             if need > have:
-                diagnostics.append(error("derive/overlay-too-large", "derive", f"{b.name} needs {need} B, {b.over.name} under it has {have} B",
-                                         b.span, contract="An overlay fits into the buffer it lies over."))
+                diagnostics.append(
+                    error(
+                        "derive/overlay-too-large",
+                        "derive",
+                        f"{b.name} needs {need} B, {b.over.name} under it has {have} B",
+                        b.span,
+                        contract=contract("derive/overlay-too-large"),
+                    )
+                )
             if smem[b] % swizzle_period(b):
-                diagnostics.append(error("derive/overlay-alignment", "derive",
-                                         f"{b.name} needs {swizzle_period(b)} B alignment, {b.over.name} starts at offset {smem[b]}", b.span,
-                                         contract="A swizzled tile starts at a multiple of its swizzle period."))
+                diagnostics.append(
+                    error(
+                        "derive/overlay-alignment",
+                        "derive",
+                        f"{b.name} needs {swizzle_period(b)} B alignment, {b.over.name} starts at offset {smem[b]}",
+                        b.span,
+                        contract=contract("derive/overlay-alignment"),
+                    )
+                )
             continue
         offset = align_up(offset, swizzle_period(b))
         smem[b] = offset

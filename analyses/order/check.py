@@ -1,0 +1,140 @@
+"""`check_order`: runs the witness shapes and gives findings, a verdict per property, and what was covered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analyses.order import findings
+from analyses.order.explain import Log
+from analyses.order.machine import Machine
+from analyses.report import Property, Verdict
+from cake_ir.bound import BoundKernel, Op, WarpsBlock, walk
+from cake_ir.derive import Derived
+from cake_ir.diagnostics import Diagnostic
+from cake_ir.skeleton import AssumeViolated, SkeletonLimit, compile_skeleton
+from cake_ir.witness import traces
+
+_ASPECTS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("progress", frozenset({findings.DEADLOCK})),
+    (
+        "barrier protocol",
+        frozenset(
+            {
+                findings.PHASE_OVERRUN,
+                findings.PHASE_DRIFT,
+                findings.PHASE_MISSED,
+                findings.WAIT_AHEAD,
+                findings.OVER_ARRIVAL,
+                findings.NEGATIVE_USE,
+                findings.NAMED_OVERRUN,
+                findings.NAMED_OPEN,
+                findings.COPY_UNAWAITED,
+            }
+        ),
+    ),
+    ("cluster lifetime", frozenset({findings.CLUSTER_EXIT, findings.BULK_AT_EXIT})),
+    ("dependent launch", frozenset({findings.GRIDDEP})),
+)
+
+
+@dataclass(frozen=True)
+class OrderResult:
+    """Findings, and a verdict for each property the reading decides. coverage: what was run, what is modelled loosely.
+    events: nodes executed over all witnesses."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    properties: tuple[Property, ...]
+    coverage: tuple[str, ...] = ()
+    events: int = 0
+
+
+def check_order(bound: BoundKernel, derived: Derived) -> OrderResult:
+    """Runs all witnesses of `derived`. Meaningless while derive has errors: the caller skips it then."""
+    log = Log(bound)
+    ran, events, undecided = [], 0, list(derived.unmet_goals)
+    for w in derived.witnesses:
+        try:
+            found = traces(bound, w)
+        except (SkeletonLimit, AssumeViolated):
+            undecided.append(f"{w.describe()}: the run is longer than the limit")
+            continue
+        log.begin(w)
+        Machine(bound, derived, w, found, log).run()
+        ran.append(w)
+        events += sum(len(t.events) for t in found)
+        if log.decided:
+            break
+    diagnostics = log.diagnostics()
+    return OrderResult(
+        diagnostics,
+        _properties(bound, derived, diagnostics, len(ran), undecided),
+        _coverage(bound, len(ran), undecided),
+        events,
+    )
+
+
+def _coverage(bound: BoundKernel, ran: int, undecided: list[str]) -> tuple[str, ...]:
+    """One line per limit of this reading that the kernel touches."""
+    ops = {s.name for s in walk(bound.body) if isinstance(s, Op)}
+    lines = [f"order: {ran} witness shapes run to the end, all agents of the traced clusters"]
+    lines += [f"order: {text}" for text in undecided]
+    if any(isinstance(s, WarpsBlock) for s in walk(bound.body)):
+        lines.append(
+            "order: inside warps(), accesses made before by the whole warpgroup count as synchronised after sync(warp)"
+        )
+    unmodelled = sorted(n for n in ops if n.startswith("atomic_"))
+    if unmodelled or any(t.direction == "InOut" for t in bound.tensors):
+        lines.append("order: races on global memory between CTAs are not decided here")
+    return tuple(lines)
+
+
+def _properties(
+    bound: BoundKernel, derived: Derived, diagnostics: tuple[Diagnostic, ...], ran: int, undecided: list[str]
+) -> tuple[Property, ...]:
+    rules = {d.rule for d in diagnostics}
+    scope = f"{ran} witness shapes"
+    ops = [s for s in walk(bound.body) if isinstance(s, Op)]
+    # barrier arrivals are monotone, so one greedy run decides a shape; rounds and data-dependent control are not
+    free = any(s.name == "named_arrive" for s in ops) or bool(compile_skeleton(bound).data_control)
+    out = []
+    aspects = [
+        *_ASPECTS,
+        (
+            "data order",
+            frozenset(r for r in findings.CONTRACTS if r.startswith("data/") or r == findings.RELEASE_MISSES_LANES),
+        ),
+    ]
+    for name, ids in aspects:
+        hit = sorted(rules & ids)
+        reason = ""
+        verdict: Verdict = "checked"
+        if hit:
+            verdict, reason = "refuted", ", ".join(hit)
+        elif not ran or diagnostics:
+            verdict, reason = (
+                "undecided",
+                "other findings come first" if diagnostics else "no witness shape could be run",
+            )
+        elif not _relevant(name, bound, ops, derived):
+            verdict, scope_, reason = "proved", "all shapes", "the kernel has nothing of the kind"
+            out.append(Property(name, verdict, scope_, reason))
+            continue
+        elif undecided:
+            reason = f"goals not met: {'; '.join(undecided[:3])}"
+        elif free and name == "progress":
+            reason = "one schedule per shape: named rounds or data-dependent control are not monotone"
+        out.append(Property(name, verdict, scope, reason))
+    return tuple(out)
+
+
+def _relevant(name: str, bound: BoundKernel, ops: list[Op], derived: Derived) -> bool:
+    """Whether the kernel has anything the property is about."""
+    if name == "progress":
+        return any(s.decl.completion == "blocks" for s in ops)
+    if name == "barrier protocol":
+        return bool(bound.barriers)
+    if name == "cluster lifetime":
+        return bound.launch.cluster > 1 or any(s.decl.completion == "group:bulk" for s in ops)
+    if name == "dependent launch":
+        return derived.launch.pdl
+    return bool(bound.buffers) or any(s.decl.completion.startswith("group:") for s in ops)
