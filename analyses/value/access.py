@@ -14,7 +14,7 @@ from analyses.value.formats import Mask, np_dtype
 from analyses.value.machine import Agent, Cta
 from analyses.value.memory import Bytes, GlobalTensor
 from analyses.value.ops_sync import peer
-from cake_ir.bound import Region, View
+from cake_ir.bound import Fragment, Op, Region, ScalarVar, View
 
 ViewAt = Callable[[Agent], tuple[Cta, Bytes, np.ndarray]]
 
@@ -44,6 +44,20 @@ def view_at(c: Any, v: View) -> ViewAt:
         return cta, cta.memory(b), memory_map.index(v, slot, int(r), int(k))
 
     return at
+
+
+def fragment_result(op: Op, i: int = 0) -> Fragment:
+    """A result that the declaration makes a fragment."""
+    result = op.results[i]
+    assert isinstance(result, Fragment)
+    return result
+
+
+def scalar_result(op: Op) -> ScalarVar:
+    """A result that the declaration makes a scalar."""
+    result = op.results[0]
+    assert isinstance(result, ScalarVar)
+    return result
 
 
 def where_is(v: View) -> str:
@@ -143,7 +157,7 @@ def region_at(c: Any, r: Region, tma: bool = False) -> Callable[..., Part]:
 def _along(mask: np.ndarray, kept: tuple[int, ...], axis: int, transposed: bool) -> np.ndarray:
     """Which entries of a kept axis have any selected element."""
     full = mask.reshape(kept[::-1]).T if transposed else mask.reshape(kept)
-    return full.any(axis=tuple(i for i in range(len(kept)) if i != axis))
+    return np.asarray(full.any(axis=tuple(i for i in range(len(kept)) if i != axis)))
 
 
 def _gather(ag: Agent, rows: Any, extent: int, active: np.ndarray | None, name: str) -> tuple[np.ndarray, np.ndarray]:

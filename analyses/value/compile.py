@@ -32,6 +32,7 @@ from cake_ir.bound import (
     SetScalar,
     SOp,
     SVar,
+    VFrag,
     WarpsBlock,
     While,
     walk,
@@ -245,7 +246,7 @@ class Compiler:
                 if slot is not None:
                     child.env[slot] = w
                 child.at = s
-                machine.spawn(child, run_items(items, child))
+                machine.spawn(child, run_items(items, child))  # type: ignore[arg-type]
                 children.append(child)
             yield WaitUntil(lambda: all(c.done for c in children), "its warps")
             for c in children:
@@ -328,6 +329,6 @@ def fragments_of(bound: BoundKernel) -> list[Fragment]:
                 if isinstance(r, Fragment):
                     out[r] = None
             acc = s.operands.get("acc")
-            if hasattr(acc, "frag"):
+            if isinstance(acc, VFrag):
                 out[acc.frag] = None
     return list(out)

@@ -134,7 +134,7 @@ def product_mask(acc: Mask, a: Mask, b: Mask, shape: tuple[int, int]) -> Mask:
     out = acc
     for mask, rows in ((a, True), (b, False)):
         if mask is not None and mask.any():
-            line = mask.any(axis=1)
+            line = np.asarray(mask.any(axis=1))
             wide = np.broadcast_to(line[:, None] if rows else line[None, :], shape)
             out = wide.copy() if out is None else out | wide
     return out

@@ -12,6 +12,7 @@ import numpy as np
 
 from analyses.value.access import (
     Part,
+    fragment_result,
     overwrite_check,
     read_part,
     region_at,
@@ -128,7 +129,7 @@ def _store(c: Any, op: Op) -> Compiled:
             try:
                 if reduce is None:
                     write_part(part, data, undef, None, ag, op.span, ag.name, op.name)
-                elif when is not None and not gather:
+                elif active is not None and not gather:
                     update_part(part, data, undef, reduce, ag, op, np.broadcast_to(_rows(active, part), part.kept))
                 else:
                     update_part(part, data, undef, reduce, ag, op, None)
@@ -280,7 +281,7 @@ def _cp_arrive(c: Any, op: Op) -> Compiled:
 def _tmem_load(c: Any, op: Op) -> Compiled:
     view: View = op.operands["view"]
     at = view_at(c, view)
-    frag = op.results[0]
+    frag = fragment_result(op)
     slot = c.slots[frag]
     dtype = view.buffer.dtype
 

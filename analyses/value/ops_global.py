@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from analyses.value.access import fill_value, read_part, region_at, view_at, where_is, write_part
+from analyses.value.access import (
+    fill_value,
+    fragment_result,
+    read_part,
+    region_at,
+    scalar_result,
+    view_at,
+    where_is,
+    write_part,
+)
 from analyses.value.exprs import POISON, native, scalar, splat
 from analyses.value.formats import Mask, cast
 from analyses.value.machine import Agent
@@ -18,9 +27,9 @@ Compiled = tuple[bool, Callable[[Agent], Any]]
 
 
 def _load(c: Any, op: Op) -> Compiled:
-    frag = op.results[0]
+    frag = fragment_result(op)
     slot, shape = c.slots[frag], (frag.type.rows, frag.type.cols)
-    src = op.operands.get("src", op.operands.get("view"))
+    src = op.operands["view" if op.name == "ldmatrix" else "src"]
     if isinstance(src, View):
         at, dtype = view_at(c, src), src.buffer.dtype
 
@@ -44,7 +53,7 @@ def _load(c: Any, op: Op) -> Compiled:
 
 
 def _load_scalar(c: Any, op: Op) -> Compiled:
-    src, slot = op.operands["src"], op.results[0].slot
+    src, slot = op.operands["src"], scalar_result(op).slot
     if isinstance(src, View):
         at, dtype = view_at(c, src), src.buffer.dtype
 
@@ -86,7 +95,7 @@ def _mask(c: Any, op: Op) -> Callable[[Agent], np.ndarray | None]:
 
 
 def _store(c: Any, op: Op) -> Compiled:
-    dst = op.operands.get("dst", op.operands.get("view"))
+    dst = op.operands["view" if op.name == "stmatrix" else "dst"]
     value, mask, unit = c.vx(op.operands["x"]), _mask(c, op), op.unit
     if isinstance(dst, View):
         at, dtype = view_at(c, dst), dst.buffer.dtype
@@ -145,17 +154,22 @@ def _store_scalar(c: Any, op: Op) -> Compiled:
     return False, to_global
 
 
+def _splatted(x: Any, dtype: Any) -> Callable[[Agent], tuple[np.ndarray, Mask]]:
+    f = scalar(x)
+    return lambda ag: splat(f(ag.env), dtype)
+
+
 def _atomic(c: Any, op: Op) -> Compiled:
     """red.global: elementwise, in place, at once."""
     target: Region = op.operands["region"]
     region, how, mask = region_at(c, target), op.name.removeprefix("atomic_"), _mask(c, op)
     x = op.operands["x"]
     tile = hasattr(x, "type")
-    value = c.vx(x) if tile else scalar(x)
+    value = c.vx(x) if tile else _splatted(x, target.tensor.dtype)
     dtype = target.tensor.dtype
 
     def update(ag: Agent) -> None:
-        data, undef = value(ag) if tile else splat(value(ag.env), dtype)
+        data, undef = value(ag)
         when = mask(ag)
         gather = _gathers(target)
         part = region(ag, when) if when is not None and gather else region(ag)

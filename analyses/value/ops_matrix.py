@@ -126,7 +126,11 @@ def _wgmma(c: Any, op: Op) -> Compiled:
         st.pending += 1
 
         def compute() -> None:
-            left = reg if reg is not None else _async_read(ag, stmt, a_mem, a, a_idx, "wgmma")
+            left = reg
+            if left is None:
+                assert isinstance(a, View)
+                assert a_idx is not None
+                left = _async_read(ag, stmt, a_mem, a, a_idx, "wgmma")
             right = _async_read(ag, stmt, b_mem, b, b_idx, "wgmma")
             old = None if overwrite else _get(st, r, k, whole)
             _put(st, r, k, whole, multiply(old, left, right, step), dtype)

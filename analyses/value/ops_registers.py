@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from analyses.value.access import scalar_result
 from analyses.value.exprs import POISON, native, scalar, splat
 from analyses.value.formats import Mask
 from analyses.value.machine import Agent
@@ -135,7 +136,7 @@ def _arg(c: Any, op: Op) -> Compiled:
             for u in (xu, pu):
                 if u is not None:
                     either = either | u
-            mask = either.any(axis=1, keepdims=True)
+            mask = np.asarray(either.any(axis=1, keepdims=True))
         put_value(ag, best, mask)
         put_payload(ag, who, mask)
 
@@ -219,7 +220,7 @@ def _shift(c: Any, op: Op) -> Compiled:
 
 
 def _row_bits(c: Any, op: Op) -> Compiled:
-    value, slot = c.vx(op.operands["x"]), op.results[0].slot
+    value, slot = c.vx(op.operands["x"]), scalar_result(op).slot
 
     def run(ag: Agent) -> None:
         data, undef = value(ag)

@@ -140,6 +140,7 @@ def _sync(c: Any, op: Op) -> Compiled:
                 return
             m = ag.cta.meeting(("warpgroup", ag.role, ag.index), f"sync(warpgroup) of {ag.role.name}[{ag.index}]", 4)
         elif scope == "role":
+            assert role is not None
             m = ag.cta.meeting(("role", role), f"sync({role.name})", role.warps)
         elif scope == "cta":
             m = ag.cta.meeting("cta", "sync(cta)", threads)
