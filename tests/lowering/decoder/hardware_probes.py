@@ -6,15 +6,18 @@ decoder. `python -m tests.lowering.decoder.hardware_probes` runs all of them and
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cake_ir.diagnostics import CakeError
 from lowering.compile import compile_cuda
 from lowering.plan import Arg, LaunchPlan, TensorMapPlan
 from lowering.runtime.device import Device
@@ -156,10 +159,14 @@ def source() -> str:
     return _HEAD + _TMA + _PARITY + _LDMATRIX + _MMA + "".join(wgmmas)
 
 
-@cache
+_ready: list[bytes] = []
+
+
 def cubin() -> bytes:
-    """Compiled for sm_90a."""
-    return compile_cuda(source(), ARCH).cubin
+    """Compiled for sm_90a, once."""
+    if not _ready:
+        _ready.append(compile_cuda(source(), ARCH).cubin)
+    return _ready[0]
 
 
 class Bench:
@@ -173,8 +180,6 @@ class Bench:
         maps: dict[str, TensorMapPlan] | None = None,
     ) -> np.ndarray:  # fmt: skip
         """`out` gives shape and type of the result tensor named out."""
-        import hashlib
-
         smem = 0 if symbol == "mma_probe" else SHARED_BYTES
         plan = LaunchPlan(
             symbol, hashlib.sha256(cubin()).hexdigest(), 1, 1, threads, smem, False, False, tuple(args), maps or {}
@@ -275,8 +280,8 @@ def wgmma_probe(span_a: int, major_a: Major, span_b: int, major_b: Major) -> Cal
         for (bits, start), major in zip(descriptors, (major_a, major_b), strict=True):
             decoded = matrix_descriptor.decode_sm90(bits | start >> 4)
             read.append(from_bf16(values[decoded.addresses(64, 16, 2, major) // 2]))
-        args = [_tensor("before"), _tensor("a_registers"), _tensor("out"), _i64(a), _i32(a_start), _i64(b), _i32(b_start),
-                _i32(values.nbytes // 4)]  # fmt: skip
+        args = [_tensor("before"), _tensor("a_registers"), _tensor("out"), _i64(a), _i32(a_start), _i64(b)]
+        args += [_i32(b_start), _i32(values.nbytes // 4)]
         symbol = f"wgmma_ss_{int(major_a == 'MN')}{int(major_b == 'MN')}"
         inputs = {"before": values, "a_registers": np.zeros(512, np.uint32)}
         got = bench.run(symbol, 128, inputs, np.zeros((128, N // 2), np.float32), args)
@@ -360,18 +365,31 @@ def probes() -> Iterator[Probe]:
 
 
 def main() -> int:
-    """0 when hardware and decoder agree everywhere."""
+    """0: hardware and decoder agree everywhere; 1: they do not; 2: no device, or it faulted."""
+    parser = argparse.ArgumentParser(prog="hardware_probes")
+    parser.add_argument("--save", type=Path, help="only compile, and write the cubin (for a machine without NVRTC)")
+    parser.add_argument("--cubin", type=Path, help="use this cubin instead of compiling")
+    options = parser.parse_args()
+    if options.save:
+        options.save.write_bytes(cubin())
+        return 0
+    if options.cubin:
+        _ready.append(options.cubin.read_bytes())
     failed = 0
-    with Device() as device:
-        print(json.dumps({"device": device.info().to_json()}))
-        for probe in probes():
-            row: dict[str, Any] = {"probe": probe.name, "ok": True}
-            try:
-                probe.check(Bench(device))
-            except AssertionError as exc:
-                row |= {"ok": False, "message": str(exc)[:300]}
-                failed += 1
-            print(json.dumps(row))
+    try:
+        with Device() as device:
+            print(json.dumps({"device": device.info().to_json()}))
+            for probe in probes():
+                row: dict[str, Any] = {"probe": probe.name, "ok": True}
+                try:
+                    probe.check(Bench(device))
+                except AssertionError as exc:
+                    row |= {"ok": False, "message": str(exc)[:300]}
+                    failed += 1
+                print(json.dumps(row))
+    except CakeError as exc:
+        print(json.dumps({"error": exc.diagnostic.render()}))
+        return 2
     return 1 if failed else 0
 
 
