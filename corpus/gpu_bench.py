@@ -91,6 +91,12 @@ def run_bench(env: Env, job: Job, contract: Contract, secret: int, progress: Pro
                 shapes.append(_failed(launch, mode, "error", exc.diagnostic.render()))
                 if exc.diagnostic.rule in FATAL:
                     dead = "the device context did not survive an earlier fault"
+    if job.kind == "profile" and job.profiler and not dead:
+        from corpus.gpu_profile import counters
+
+        progress(total, total, "reading hardware counters")
+        by_shape = {shape_text(launch.shape): counters(job, launch) for launch in job.launches}
+        shapes = [s.model_copy(update={"counters": by_shape[shape_text(s.shape)]}) for s in shapes]
     measured = [s for s in shapes if s.verdict == "measured"]
     passed = bool(shapes) and len(measured) == len(shapes)
     return Bench(
@@ -311,8 +317,9 @@ class _Timing:
         shape = BenchShape(
             shape=launch.shape, dtypes=launch.dtypes, mode=self.mode, method=result.method, verdict="measured",
             candidate=candidate, baselines=tuple(rest), unavailable=self.unavailable,
-            baseline=best.name if best else None, ratio=best.ratio if best else None, floor_us=self.floor, flops=flops,
-            bytes=size, flops_per_s=flops / seconds, bytes_per_s=size / seconds, checks=tuple(self.checks),
+            baseline=best.name if best else None, ratio=best.ratio if best else None,
+            comparison=best.comparison if best else None, floor_us=self.floor, flops=flops, bytes=size,
+            flops_per_s=flops / seconds, bytes_per_s=size / seconds, checks=tuple(self.checks),
             conditions={"telemetry": result.telemetry, "notes": list(result.notes), "settings": result.settings,
                         "buffer_sets": len(self.sets)},
         )  # fmt: skip

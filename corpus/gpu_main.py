@@ -121,9 +121,11 @@ def probe(job: jobs.Job) -> dict[str, Any]:
 
     env = open_env(job.device)
     sample = telemetry.read(str(job.device))
+    info = env.device.info().to_json()
     return {
+        **info,
         "kind": "probe",
-        "device": env.device.info().to_json(),
+        "device": info,
         "free_bytes": env.device.free_bytes(),
         "healthy": env.device.healthy(),
         "telemetry": {**sample.values, **sample.text, "reasons": list(sample.reasons)} if sample else None,
@@ -171,6 +173,10 @@ def run(job: jobs.Job, channel: Channel) -> dict[str, Any]:
         from corpus.gpu_check import run_check
 
         return run_check(env, job, contract, secret, channel.progress).model_dump(mode="json")
+    if job.kind == "launch":
+        from corpus.gpu_profile import run_launches
+
+        return run_launches(env, job, contract, secret)
     from corpus.gpu_bench import run_bench
 
     return run_bench(env, job, contract, secret, channel.progress).model_dump(mode="json")

@@ -31,7 +31,8 @@ from corpus.signature import match, refused, scalar_values, solve_dims
 if TYPE_CHECKING:
     from cake_ir.bound import BoundKernel
 
-Kind = Literal["check", "bench", "profile", "probe"]
+Kind = Literal["check", "bench", "profile", "probe", "launch"]
+"""`launch` only launches (under a profiler); its answer says nothing about the results."""
 Mode = Literal["warm", "cold"]
 
 EXIT_OK, EXIT_BAD_JOB, EXIT_NO_GPU, EXIT_FAULT, EXIT_WATCHDOG, EXIT_INTERNAL, EXIT_ORPHAN = 0, 2, 3, 4, 5, 6, 7
@@ -86,6 +87,7 @@ class Job(_Model):
     timeout_s: float = Field(default=540.0, gt=0)
     stop_after: int = 3
     watch_stdin: bool = Field(default=False, description="die when stdin closes (it must then stay open)")
+    profiler: bool = Field(default=True, description="profile jobs: use ncu when it is there")
     peak_flops: float | None = Field(default=None, description="FLOP/s that no kernel can exceed")
     peak_bytes: float | None = Field(default=None, description="device-memory bytes/s no kernel can exceed")
 
@@ -142,7 +144,8 @@ class Timing(_Model):
 
 
 class BenchShape(_Model):
-    """Timing of one shape in one mode. `baseline` is the fastest one that computes the contract, with its `ratio`.
+    """Timing of one shape in one mode. `baseline` is the fastest one that computes the contract, with its `ratio`
+    and `comparison`.
 
     verdict: measured; rejected (below the physical floor, throttled, or device shared: `message` says which); failed
     (the candidate's results are wrong, before, after, or on changed inputs); error (the driver or a library failed).
@@ -160,6 +163,7 @@ class BenchShape(_Model):
     unavailable: dict[str, str] = Field(default_factory=dict)
     baseline: str | None = None
     ratio: float | None = None
+    comparison: Literal["faster", "slower", "inconclusive"] | None = None
     floor_us: float = 0.0
     flops: float = 0.0
     bytes: float = 0.0
@@ -167,6 +171,7 @@ class BenchShape(_Model):
     bytes_per_s: float = 0.0
     checks: tuple[CaseResult, ...] = ()
     conditions: dict[str, Any] = Field(default_factory=dict)
+    counters: dict[str, Any] = Field(default_factory=dict, description="profiler sections, or why there are none")
 
 
 class Bench(_Model):

@@ -29,9 +29,13 @@ DEFAULT_TARGET = "sm_90a"
 def prepare(
     text: str, contract: str, kind: jobs.Kind, shapes: str | list[dict[str, int]], *, target: str | None = None,
     bindings: Mapping[str, Any] | None = None, kernel: str | None = None, name: str = "", sms: int = H200_SMS,
-    contracts_dir: str | None = None, **more: Any,
+    contracts_dir: str | None = None, cache_dir: str | Path | None = None, **more: Any,
 ) -> tuple[jobs.Job, list[tuple[dict[str, int], str]]]:  # fmt: skip
-    """A job for one kernel text and the shapes it does not admit. Raises CakeError of the first fault."""
+    """A job for one kernel text and the shapes it does not admit. Raises CakeError of the first fault.
+
+    name: what records call the kernel (default its own name). cache_dir: of cubins. more: further fields of the job,
+    which win over those computed here.
+    """
     from lowering import build
     from lowering.emission import emit
 
@@ -43,7 +47,7 @@ def prepare(
         raise CakeError(next(d for d in done.diagnostics if d.severity == "error"))
     bound = done.bound
     emitted = emit(bound)
-    built = build(emitted)
+    built = build(emitted, cache_dir=Path(cache_dir) if cache_dir else None)
     broken = [d for d in built.diagnostics if d.severity == "error"]
     if broken:
         raise CakeError(broken[0])
@@ -53,13 +57,17 @@ def prepare(
     spec = found[contract]
     sha = hashlib.sha256(built.cubin).hexdigest()
     made, skipped = jobs.launches(bound, emitted, spec, named_shapes(spec, shapes), sms, sha)
-    job = jobs.job(
-        kind, spec, made, [built.cubin], kernel=name or bound.name, content_id=content_id(parsed.file),
-        variant_id=variant_id(parsed.file, dict(bindings or {}), bound.target.name, bound.name),
-        bindings={k: _plain(v) for k, v in bound.tunables.items()}, target=bound.target.name,
-        compiler=str(getattr(built.compiled, "compiler", "")), contracts_dir=contracts_dir, **more,
-    )  # fmt: skip
-    return job, skipped
+    fields: dict[str, Any] = {
+        "kernel": name or bound.name,
+        "content_id": content_id(parsed.file),
+        "variant_id": variant_id(parsed.file, dict(bindings or {}), bound.target.name, bound.name),
+        "bindings": {k: _plain(v) for k, v in bound.tunables.items()},
+        "target": bound.target.name,
+        "compiler": f"NVRTC {built.compiled.nvrtc_version}",
+        "contracts_dir": contracts_dir,
+        **more,
+    }
+    return jobs.job(kind, spec, made, [built.cubin], **fields), skipped
 
 
 def _plain(value: Any) -> Any:
