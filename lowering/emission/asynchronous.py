@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cake_ir.bound import SX, Op, Region, SConst, View
+from cake_ir.layouts import placement
 from lowering.emission.context import Context
-from lowering.emission.memory import alignment, clip_terms, global_address
+from lowering.emission.memory import alignment, clip_terms, global_address, offset_text, single_holder
 from lowering.emission.scalars import add, const, div, mod, mul
 from lowering.helpers import copies
 
@@ -164,6 +165,46 @@ def bulk_copy(c: Context, op: Op) -> None:
         c.out.close()
 
 
+def bulk_reduce(c: Context, op: Op) -> None:
+    """Row-wise reductions into global memory. With an index vector row r goes to its row, issued by a holder of the index."""
+    view, region, when = op.operands["view"], op.operands["region"], op.operands.get("when")
+    b = view.buffer
+    call = c.helpers.add(*copies.bulk_reduce(op.attrs["op"], b.dtype.name))
+    size = view.cols * b.dtype.bytes
+    rows = next((d.rows for d in region.dims if d.kind == "gather"), None)
+    c.out.open("")
+    if rows is None:
+        if when is not None:
+            raise c.unsupported("bulk_reduce with a mask but no index vector")
+        row, opened = _row_loop(c, view.rows)
+        kept = sum(d.kind != "index" for d in region.dims)
+        pointer = global_address(c, region, (row, const(0)) if kept > 1 else (const(0),))
+        c.out.line(f"{call}({pointer}, {_linear(c, view, row)}, {size});")
+        if opened:
+            c.out.close()
+    else:
+        base = c.base(rows.type)[0]
+        for slot, (offset, _) in enumerate(placement(rows.type).offsets):
+            terms = single_holder(c, rows.type)
+            if when is not None:
+                terms.append(c.tiles.text(when, [slot]))
+            index = c.local_scalar(c.hoist("index", "int", c.tiles.text(rows, [slot])))
+            places = [
+                index if d.kind == "gather" else d.start for d in region.dims
+            ]
+            pointer = f"{c.tensor(region.tensor)} + {offset_text(c, region, places)}"
+            guard = f"if ({' && '.join(terms)}) " if terms else ""
+            c.out.line(f"{guard}{call}({pointer}, {_linear(c, view, add(base, offset))}, {size});")
+    c.out.close()
+    c.promise("bulk_reduce", "bulk.reduce")
+
+
+def _linear(c: Context, view: View, row: SX) -> str:
+    """Shared address of a row of an unswizzled view."""
+    b = view.buffer
+    return c.sx.top(add(c.stage(b, view.use), mul(add(view.row0, row), b.pitch), mul(view.col0, b.dtype.bytes)))
+
+
 def cp_async(c: Context, op: Op) -> None:
     """Pieces of 16 (8, 4) bytes spread over the unit's threads; the clip becomes the source size."""
     view, region = op.operands["view"], op.operands["region"]
@@ -232,6 +273,7 @@ EMITTERS = {
     "tma_load": tma_load, "tma_store": tma_store, "tma_reduce": tma_store, "bulk_load": bulk_copy, "bulk_store": bulk_copy,
     "cp_async": cp_async, "cp_async_arrive": cp_async_arrive,
     "cp_async_commit": simple("cp_async_commit", "cp.async.commit_group"), "cp_async_wait": simple("cp_async_wait", "cp.async.wait_group"),
+    "bulk_store": bulk_copy, "bulk_reduce": bulk_reduce,
     "bulk_commit": simple("bulk_commit", "bulk.commit_group"), "bulk_wait": simple("bulk_wait", ""),
     "bulk_wait_read": simple("bulk_wait_read", ""),
 }  # fmt: skip

@@ -247,7 +247,9 @@ def _kind(dtype: DType, width: int) -> tuple[str, int]:
         return ("f32" if dtype.kind == "f" else "b32" if dtype.name == "u32" else "i32"), width
     if dtype.bits == 64:
         return "b64", width
-    return ("b32", width * dtype.bits // 32) if width * dtype.bits >= 32 else ("b16", 1)
+    if width * dtype.bits >= 32:
+        return "b32", width * dtype.bits // 32
+    return ("b16" if width * dtype.bits == 16 else "b8"), 1
 
 
 def _fill(c: Context, fill: SX | None, dtype: DType, kind: str) -> str:
@@ -500,8 +502,6 @@ def store(c: Context, op: Op) -> None:
     is_region = isinstance(dst, Region)
     width = 1 if when is not None else _region_width(c, dst, tile) if is_region else _view_width(c, dst, tile)
     kind, count = _kind(tile.dtype, width)
-    if tile.dtype.bits == 8 and width < 4:
-        raise c.unsupported("a store of less than four 8-bit elements")
     name, entries = c.tiles.registers_of(x)
     row, col = c.base(tile)
     holder = single_holder(c, tile)
@@ -555,8 +555,9 @@ def _store_values(
         return [f"{name}[{entries[slot + i]}]" for i in range(count)]
     if width >= per:
         return [f"{name}[{entries[slot // per + i]}]" for i in range(count)]
-    part = f"{name}[{entries[slot // per]}]"
-    return [f"static_cast<cake::u16>({part}{' >> 16' if slot % per else ''})"]
+    part, shift = f"{name}[{entries[slot // per]}]", slot % per * tile.dtype.bits
+    shifted = f"{part} >> {shift}" if shift else part
+    return [f"static_cast<cake::u16>({shifted})" if width * tile.dtype.bits == 16 else f"({shifted}) & 0xffu"]
 
 
 def atomic(c: Context, op: Op) -> None:

@@ -267,12 +267,14 @@ def _place(block: Block) -> None:
         if thing not in home:
             home[thing] = list(path)
             return
-        common = home[thing]
+        common = list(home[thing])
         length = 0
         while length < min(len(common), len(path)) and common[length][0] is path[length][0]:
             length += 1
             if common[length - 1][1] != path[length - 1][1]:
-                break  # the same block, another statement: the first mention stays
+                # The same block, another statement: the first in the text counts (a while's condition is read early).
+                common[length - 1] = (common[length - 1][0], min(common[length - 1][1], path[length - 1][1]))
+                break
         home[thing] = common[:length]
 
     def visit(inner: Block, path: list[Place]) -> None:

@@ -132,3 +132,15 @@ def tma_store(rank: int, *, reduce: str | None = None) -> tuple[str, str]:
 }}
 """
     return name, text
+
+
+def bulk_reduce(op: str, dtype: str) -> tuple[str, str]:
+    """(name, text) of a bulk reduction shared -> global. 16-bit float addition has the `.noftz` form only."""
+    name = f"bulk_reduce_{op}_{dtype}"
+    kind = {"f32": "f32", "bf16": "bf16", "f16": "f16", "i32": "s32", "u32": "u32"}[dtype]
+    form = f"{op}.noftz" if op == "add" and dtype in ("bf16", "f16") else op
+    instruction = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{form}.{kind} [%0], [%1], %2;"
+    return name, f"""{_D}void {name}(void* to, u32 from, u32 bytes) {{
+  asm volatile("{instruction}" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}}
+"""

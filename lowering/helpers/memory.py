@@ -32,7 +32,8 @@ TEXT: dict[str, str] = {
 NEEDS: dict[str, tuple[str, ...]] = {}
 
 _REG = {"f32": ("float", "f", "f32"), "b32": ("u32", "r", "b32"), "i32": ("int", "r", "b32"),
-        "b16": ("u16", "h", "b16"), "b64": ("u64", "l", "b64")}  # fmt: skip
+        "b16": ("u16", "h", "b16"),
+    "b8": ("u32", "r", "u8"), "b64": ("u64", "l", "b64")}  # fmt: skip
 
 
 def _vec(count: int) -> str:
