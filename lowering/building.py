@@ -93,7 +93,7 @@ def build(
 ) -> Build:
     """Compile and inspect; raises CakeError when the kernel cannot be compiled or read back."""
     compiled = compile_cuda(emitted.cuda, emitted.arch, timeout_s=timeout_s, cache_dir=cache_dir, options=options)
-    return inspect(emitted, compiled)
+    return inspect(emitted, compiled, cache_dir)
 
 
 async def build_async(
@@ -109,13 +109,13 @@ async def build_async(
     compiled = await compile_cuda_async(
         emitted.cuda, emitted.arch, timeout_s=timeout_s, cache_dir=cache_dir, options=options
     )
-    return await anyio.to_thread.run_sync(inspect, emitted, compiled)
+    return await anyio.to_thread.run_sync(inspect, emitted, compiled, cache_dir)
 
 
-def inspect(emitted: EmittedLike, compiled: Compiled) -> Build:
+def inspect(emitted: EmittedLike, compiled: Compiled, cache_dir: str | os.PathLike[str] | None = None) -> Build:
     """Report on a compiled kernel: resources, occupancy, machine code, promises."""
     manifest = emitted.manifest
-    sass = parse_sass(disassemble(compiled.cubin))
+    sass = parse_sass(disassemble(compiled.cubin, cache_dir=cache_dir))
     used = read_resources(compiled.log, compiled.cubin, emitted.symbol, manifest.smem_bytes)
     occupied = occupancy(used, manifest.threads, Limits.of(targets.get(emitted.arch)))
     found = [

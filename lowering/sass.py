@@ -9,6 +9,9 @@ Not checked: operands, and that a promised instruction is reached at run time.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -20,9 +23,11 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from cake_ir.diagnostics import CakeError, Diagnostic, error
+from lowering.cache import CubinCache, cache_key
 from lowering.plan import Promise
 
 TIMEOUT_S = 60.0
+_OPTIONS = ("-c", "-gi")  # code only, with the lines that instructions and their inlined callers come from
 
 _INSTRUCTION = re.compile(
     r"^\s*/\*(?P<offset>[0-9a-f]{4,})\*/\s+[{(]?\s*(?:@(?P<predicate>!?U?P[T0-9]+)\s+)?"
@@ -95,15 +100,36 @@ def find_nvdisasm() -> Path:
     return Path(found)
 
 
-def disassemble(cubin: bytes) -> str:
-    """SASS text of `cubin` with source-line comments; raises CakeError when the tool is missing or refuses."""
+def disassemble(cubin: bytes, *, cache_dir: str | os.PathLike[str] | None = None) -> str:
+    """SASS text of `cubin` with source-line comments; raises CakeError when the tool is missing or refuses.
+
+    With `cache_dir` the text is kept beside the cubins: disassembling takes longer than a cached compile.
+    """
     tool = find_nvdisasm()
+    store = CubinCache(cache_dir)
+    key = cache_key(hashlib.sha256(cubin).hexdigest(), "sass", _OPTIONS, _version(tool))
+    kept = store.get(key)
+    if kept is not None and isinstance(kept.get("sass"), str):
+        return kept["sass"]
+    text = _disassemble(tool, cubin)
+    store.put(key, {"sass": text})
+    return text
+
+
+def _version(tool: Path) -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("nvidia-cuda-nvdisasm")
+    info = tool.stat()
+    return f"{info.st_size} {info.st_mtime_ns}"
+
+
+def _disassemble(tool: Path, cubin: bytes) -> str:
     with tempfile.TemporaryDirectory(prefix="cake-sass-") as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         try:
             done = subprocess.run(
-                [str(tool), "-c", "-gi", str(path)],
+                [str(tool), *_OPTIONS, str(path)],
                 capture_output=True,
                 text=True,
                 errors="replace",

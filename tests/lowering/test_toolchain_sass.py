@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from pathlib import Path
 
+import anyio
 import pytest
 
 from cake_ir import targets
 from cake_ir.diagnostics import CakeError, Span
 from lowering import resources, sass
+from lowering.building import build, build_async
 from lowering.compile import compile_cuda
-from lowering.plan import Promise
+from lowering.plan import Manifest, Promise
 from lowering.resources import Limits, Resources, elf_facts, occupancy, read_resources
 from lowering.sass import check_promises, disassemble, histogram, mma_mnemonic, mnemonic, parse_sass, wgmma_mnemonic
 from tests.lowering import toolchain_probes as probes
@@ -63,7 +67,7 @@ def test_fp8_mma_is_emulated_where_the_table_says() -> None:
     assert machine_code("ampere", "sm_90a").count(r"QMMA\..*") == 0
 
 
-@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_103a", "sm_120a"])
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120a"])
 def test_hopper_forms(arch: str) -> None:
     code = machine_code("hopper", arch)
     for form in HOPPER_FORMS:
@@ -207,3 +211,34 @@ def test_a_kernel_that_cannot_launch_is_an_error() -> None:
     too_much = used(168, 232449)
     found = resources.findings(too_much, occupancy(too_much, 128, Limits.of(targets.get("sm_90a"))), 128)
     assert [d.rule for d in found] == ["lowering/cannot-launch"]
+
+
+# ---- the whole build -----------------------------------------------------------------------------------------------
+
+
+class Emitted:
+    """The least that a build needs."""
+
+    cuda = probes.SMALL
+    symbol = "small"
+    arch = "sm_90a"
+    manifest = Manifest("small", "sm_90a", 128, 1, 4096, 1, ())
+    promised = (Promise("store", r"STG\..*", 1, Span(line=9, col=1)),)
+
+
+def test_build_reports_and_caches_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build(Emitted(), cache_dir=tmp_path)
+    assert first.ok and first.diagnostics == () and not first.compiled.cached
+    assert first.report()["resources"]["dynamic_smem"] == 4096 and first.report()["instructions"]["STG"] == 1
+    monkeypatch.setattr(sass, "_disassemble", lambda *_: pytest.fail("disassembled again"))
+    second = build(Emitted(), cache_dir=tmp_path)
+    assert second.compiled.cached and second.sass == first.sass and second.sha256 == first.sha256
+    json.dumps(second.report())
+
+
+def test_build_with_a_broken_promise_is_not_ok(tmp_path: Path) -> None:
+    class Broken(Emitted):
+        promised = (Promise("wgmma", r"HGMMA\..*", 1, Span(line=9, col=1)),)
+
+    built = anyio.run(lambda: build_async(Broken(), cache_dir=tmp_path))
+    assert not built.ok and [d.rule for d in built.diagnostics] == ["lowering/promise-missing"]
