@@ -14,8 +14,8 @@ _HOME = {
     "interpret": "analyses.value",
     "ValueFault": "analyses.value",
     "Report": "analyses.report",
-    "verify": "analyses.verify",
-    "verify_text": "analyses.verify",
+    "verify": "analyses.verifier",
+    "verify_text": "analyses.verifier",
 }
 
 __all__ = ["Estimate", "Report", "ValueFault", "estimate", "interpret", "verify", "verify_text"]

@@ -94,4 +94,10 @@ def page(rule_id: str) -> Page:
     import difflib
 
     close = difflib.get_close_matches(rule_id, table, 3)
-    raise CakeError(error("language/unknown-rule", "language", f"no rule '{rule_id}'" + (f"; close: {', '.join(close)}" if close else "; `cake rules` lists them")))
+    raise CakeError(
+        error(
+            "language/unknown-rule",
+            "language",
+            f"no rule '{rule_id}'" + (f"; close: {', '.join(close)}" if close else "; `cake rules` lists them"),
+        )
+    )

@@ -1,8 +1,9 @@
 """`verify`: all readings of one bound program that need no numbers, in layers, as one report.
 
-Layers: text and binding happened before (a BoundKernel exists); derivation; resources (static rules); progress and data
-(the order reading on the witness shapes); performance (warnings and advice). A failed layer skips the layers that it makes
-meaningless, and the report says so. Static facts are *proved*; the order reading *checks* the witness shapes it ran.
+Layers: text and binding happened before (a BoundKernel exists); derivation; resources (static rules); progress and
+data (the order reading on the witness shapes); performance (warnings and advice). A failed layer skips the layers that
+it makes meaningless, and the report says so. Static facts are *proved*; the order reading *checks* the witness shapes it
+ran.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from analyses.registers import budget
 from analyses.report import LAYERS, Property, Report
 from cake_ir.bound import BoundKernel
 from cake_ir.derive import Derived, derive
-from cake_ir.diagnostics import CakeError, Diagnostic
+from cake_ir.diagnostics import CakeError, Diagnostic, Related
 
 Binding = int | float | bool | str
+
+# resource findings after which the protocol of a barrier means nothing; other full resources do not hide a race
+UNCOUNTABLE = ("hardware/tx-limit", "hardware/arrival-limit", "schedule/grid-not-divisible")
 _SEVERITY = {"error": 0, "warning": 1, "advice": 2}
 
 
@@ -43,10 +47,16 @@ def verify(bound: BoundKernel) -> Report:
         *_guard_property(ctx),
     ]
     coverage = [_witness_line(derived)] if derived.witnesses else []
-    if "derivation" in broken:
-        why = f"the derivation failed ({', '.join(sorted({d.rule for d in derived.diagnostics if d.severity == 'error'}))})"
+    stop = sorted(
+        {d.rule for d in found if d.severity == "error" and (d.rule.startswith("derive/") or d.rule in UNCOUNTABLE)}
+    )
+    if stop:
+        why = f"barriers cannot be modelled ({', '.join(stop)})"
         skipped += [f"progress: {why}", f"data: {why}"]
-        properties += [Property("progress", "undecided", "not run", why), Property("data", "undecided", "not run", why)]
+        properties += [
+            Property("progress", "undecided", "not run", why),
+            Property("data order", "undecided", "not run", why),
+        ]
     else:
         order_found, order_properties, order_coverage = _order(bound, derived)
         found += order_found
@@ -155,7 +165,11 @@ def _order(bound: BoundKernel, derived: Derived) -> tuple[list[Diagnostic], list
     """Findings, properties and coverage of the order reading."""
     if importlib.util.find_spec("analyses.order.check") is None:
         why = "this build has no order reading"
-        return [], [Property("progress", "undecided", "none", why), Property("data", "undecided", "none", why)], []
+        return (
+            [],
+            [Property("progress", "undecided", "none", why), Property("data order", "undecided", "none", why)],
+            [],
+        )
     from analyses.order import check_order
 
     result = check_order(bound, derived)
@@ -266,10 +280,32 @@ def _errors(found: Iterable[Diagnostic]) -> bool:
 def _tidy(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     """Sorted by severity and place; one finding per rule and place, and per rule and resource at one line."""
     kept: dict[tuple[Any, ...], Diagnostic] = {}
-    for d in found:
+    for d in _causes(list(found)):
         key = (d.rule, d.span.line, d.span.col, d.subject.resource)
         kept.setdefault(key, d)
     return tuple(sorted(kept.values(), key=lambda d: (_SEVERITY[d.severity], d.span.line, d.span.col, d.rule)))
+
+
+def _causes(found: list[Diagnostic]) -> list[Diagnostic]:
+    """Without findings that only follow from another one. An expect and a copy of one role that name different uses of a
+    barrier show twice; the expect is reported and points at the copy."""
+    unmatched = {(d.subject.role, d.subject.resource): d for d in found if d.rule == "derive/expect-without-copies"}
+    copies = [
+        d for d in found if d.rule == "derive/unexpected-bytes" and (d.subject.role, d.subject.resource) in unmatched
+    ]
+    out = []
+    for d in found:
+        if d in copies:
+            continue
+        if unmatched.get((d.subject.role, d.subject.resource)) is d:
+            follow = tuple(
+                Related(span=c.span, message=c.message)
+                for c in copies
+                if c.subject == d.subject.model_copy(update={"op": c.subject.op})
+            )
+            d = d.model_copy(update={"related": d.related + follow})
+        out.append(d)
+    return out
 
 
 def render(report: Report) -> str:

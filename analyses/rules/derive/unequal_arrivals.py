@@ -1,0 +1,63 @@
+"""**Checks.** Every use that gets any arrival gets the same number, over all witness shapes.
+
+**Why.** The hardware counts to one number: too few hang, too many let the phase flip early.
+"""
+
+from __future__ import annotations
+
+from analyses.rules import Rule
+
+RULE = Rule(
+    id="derive/unequal-arrivals",
+    severity="error",
+    layer="derivation",
+    title="Uses of a barrier get different numbers of arrivals",
+    source="PTX ISA, 'mbarrier'",
+    line=20,
+)
+
+REJECTED = """
+@kernel(target="sm_90a")
+def stream(x: In[bf16, M, 64], y: Out[f32, M, 64]):
+    launch(ctas=1)
+    producer = role(thread)
+    reader = role(warp)
+    tile = smem(bf16, 16, 64, stages=2)
+    full = mbarrier(stages=2)
+    free = mbarrier(stages=2)
+    for n in range(ceil_div(M, 16)):
+        with producer:
+            wait(free[n - 2])
+            expect(full[n])
+            tma_load(tile[n], x[16 * n:, :], signal=full[n])
+        with reader:
+            wait(full[n])
+            v = load(tile[n], vec(8, 8)[16, 64])
+            fence_async()
+            arrive(free[n])
+            if n > 0:
+                arrive(free[n])
+            store(y[16 * n:, :], cast(v, f32))
+"""
+
+ACCEPTED = """
+@kernel(target="sm_90a")
+def stream(x: In[bf16, M, 64], y: Out[f32, M, 64]):
+    launch(ctas=1)
+    producer = role(thread)
+    reader = role(warp)
+    tile = smem(bf16, 16, 64, stages=2)
+    full = mbarrier(stages=2)
+    free = mbarrier(stages=2)
+    for n in range(ceil_div(M, 16)):
+        with producer:
+            wait(free[n - 2])
+            expect(full[n])
+            tma_load(tile[n], x[16 * n:, :], signal=full[n])
+        with reader:
+            wait(full[n])
+            v = load(tile[n], vec(8, 8)[16, 64])
+            fence_async()
+            arrive(free[n])
+            store(y[16 * n:, :], cast(v, f32))
+"""

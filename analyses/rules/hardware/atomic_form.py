@@ -1,0 +1,37 @@
+"""**Checks.** `atomic_add` takes f32, f16, bf16 and i32; `atomic_min` and `atomic_max` take i32.
+
+**Why.** Other types do not exist as one instruction and are not emulated.
+"""
+
+from __future__ import annotations
+
+from analyses.rules import Rule
+
+RULE = Rule(
+    id="hardware/atomic-form",
+    severity="error",
+    layer="binding",
+    title="A reduction type that the instruction lacks",
+    source="PTX ISA, 'red'",
+    line=7,
+)
+
+REJECTED = """
+@kernel(target="sm_90a")
+def rows(x: In[f32, M, N], y: InOut[f32, M, N]):
+    launch(ctas=M)
+    team = role(warp)
+    with team:
+        v = load(x[cta, :], vec(1).cols[32])
+        atomic_max(y[cta, :], v)
+"""
+
+ACCEPTED = """
+@kernel(target="sm_90a")
+def rows(x: In[f32, M, N], y: InOut[f32, M, N]):
+    launch(ctas=M)
+    team = role(warp)
+    with team:
+        v = load(x[cta, :], vec(1).cols[32])
+        atomic_add(y[cta, :], v)
+"""

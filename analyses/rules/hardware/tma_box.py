@@ -1,0 +1,62 @@
+"""**Checks.** Inner box bytes are a multiple of 16, at most 256 elements, and an unswizzled tile is copied with whole
+rows.
+
+**Why.** Encoding the map fails at run time.
+"""
+
+from __future__ import annotations
+
+from analyses.rules import Rule
+
+RULE = Rule(
+    id="hardware/tma-box",
+    severity="error",
+    layer="binding",
+    title="A box that the tensor map cannot describe",
+    source="CUDA Driver API, 'Tensor Map Object Management'",
+    line=13,
+)
+
+REJECTED = """
+@kernel(target="sm_90a")
+def stream(x: In[bf16, M, 60], y: Out[f32, M, 60]):
+    launch(ctas=1)
+    producer = role(thread)
+    reader = role(warp)
+    tile = smem(bf16, 16, 60, stages=2)
+    full = mbarrier(stages=2)
+    free = mbarrier(stages=2)
+    for n in range(ceil_div(M, 16)):
+        with producer:
+            wait(free[n - 2])
+            expect(full[n])
+            tma_load(tile[n], x[16 * n:, :], signal=full[n])
+        with reader:
+            wait(full[n])
+            v = load(tile[n], vec(4)[16, 60])
+            fence_async()
+            arrive(free[n])
+            store(y[16 * n:, :], cast(v, f32))
+"""
+
+ACCEPTED = """
+@kernel(target="sm_90a")
+def stream(x: In[bf16, M, 64], y: Out[f32, M, 64]):
+    launch(ctas=1)
+    producer = role(thread)
+    reader = role(warp)
+    tile = smem(bf16, 16, 64, stages=2)
+    full = mbarrier(stages=2)
+    free = mbarrier(stages=2)
+    for n in range(ceil_div(M, 16)):
+        with producer:
+            wait(free[n - 2])
+            expect(full[n])
+            tma_load(tile[n], x[16 * n:, :], signal=full[n])
+        with reader:
+            wait(full[n])
+            v = load(tile[n], vec(8, 8)[16, 64])
+            fence_async()
+            arrive(free[n])
+            store(y[16 * n:, :], cast(v, f32))
+"""
