@@ -104,6 +104,11 @@ def _f32(value: float | int | bool) -> float:
         return float(np.float32(value))
 
 
+BLAS_ALONE = 262_144
+"""M * N * K up to which OpenBLAS multiplies on the calling thread: waking its threads for tiles costs far more than
+it saves on a shared machine."""
+
+
 def k_step(dtype: DType) -> int:
     """K elements of one tensor-core instruction: 32 bytes."""
     return 256 // dtype.bits
@@ -121,12 +126,16 @@ def accumulate(acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, step: int) 
         total = a.astype(np.int64) @ b.astype(np.int64).T
         return (total if acc is None else total + acc).astype(np.int32)
     a64, b64 = to_f32(a).astype(np.float64), to_f32(b).astype(np.float64).T
+    rows = max(1, BLAS_ALONE // (b64.shape[1] * step))
+    out = np.empty((a.shape[0], b.shape[0]), np.float32)
     with np.errstate(all="ignore"):
-        for k in range(0, a.shape[1], step):
-            part = a64[:, k : k + step] @ b64[k : k + step]
-            acc = (part if acc is None else part + acc).astype(np.float32)
-    assert acc is not None
-    return acc
+        for r in range(0, a.shape[0], rows):
+            part = None if acc is None else acc[r : r + rows]
+            for k in range(0, a.shape[1], step):
+                product = a64[r : r + rows, k : k + step] @ b64[k : k + step]
+                part = (product if part is None else product + part).astype(np.float32)
+            out[r : r + rows] = part
+    return out
 
 
 def product_mask(acc: Mask, a: Mask, b: Mask, shape: tuple[int, int]) -> Mask:
