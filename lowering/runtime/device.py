@@ -1,8 +1,9 @@
 """One GPU through the CUDA driver API: memory with guard bands, modules, streams, events, graphs, a health probe.
 
 The device's primary context is used, so that other libraries in the process (torch baselines) share it. Device pointers
-and stream handles are plain integers; sizes are bytes. Every failure is a `CakeError` (see `lowering.runtime.errors`).
-Not thread safe: one worker thread owns a Device.
+and stream handles are plain integers; sizes are bytes. Fills and copies without a stream are complete when they return,
+since kernels run on streams that do not wait for the default one; reads want a `synchronize` first. Every failure is a
+`CakeError` (see `lowering.runtime.errors`). Not thread safe: one worker thread owns a Device.
 """
 
 from __future__ import annotations
@@ -143,6 +144,8 @@ class Device:
         size = size if nbytes is None else nbytes
         if size:
             check(self.cu.cuMemcpyHtoD(self.cu.CUdeviceptr(pointer), address, size), "copy to the device")
+            # A small copy may still be on its way to the device when the driver returns.
+            self.wait_stream(DEFAULT_STREAM)
         del keep
 
     def copy_out(self, pointer: int, data: Any) -> None:
@@ -159,12 +162,17 @@ class Device:
         return bytes(out)
 
     def copy_device(self, to: int, source: int, nbytes: int, stream: int = DEFAULT_STREAM) -> None:
-        """Device to device, in stream order."""
+        """Device to device; in stream order if a stream is given, else complete on return."""
         ptr = self.cu.CUdeviceptr
         check(self.cu.cuMemcpyDtoDAsync(ptr(to), ptr(source), nbytes, self.cu.CUstream(stream)), "copy on the device")
+        if stream == DEFAULT_STREAM:
+            self.wait_stream(stream)
 
     def fill(self, pointer: int, nbytes: int, pattern: int, width: int = 1, stream: int = DEFAULT_STREAM) -> None:
-        """Repeat `pattern`, `width` (1, 2 or 4) bytes wide, over `nbytes` (a multiple of the width)."""
+        """Repeat `pattern`, `width` (1, 2 or 4) bytes wide, over `nbytes` (a multiple of the width).
+
+        In stream order if a stream is given, else complete on return.
+        """
         if nbytes % width:
             raise ValueError(f"{nbytes} bytes are no multiple of the {width}-byte pattern")
         if nbytes:
@@ -173,6 +181,8 @@ class Device:
                 fill(self.cu.CUdeviceptr(pointer), pattern, nbytes // width, self.cu.CUstream(stream)),
                 "fill device memory",
             )
+            if stream == DEFAULT_STREAM:
+                self.wait_stream(stream)
 
     # ---- code ----------------------------------------------------------------------------------------------------
 
