@@ -1,0 +1,171 @@
+"""The emitted text: deterministic, refused by nobody, split by role, tied to the program's lines."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cake_ir.diagnostics import CakeError
+from lowering import emit, nvrtc_child
+from lowering.emission.tiles import NoFit, fit
+from lowering.emission.writer import Names, source_file
+from tests.lowering.emit_helpers import bind_text, corpus_kernel
+
+CORPUS = [
+    ("kmeans_assign", None), ("kmeans_packed", None), ("gemm_sm90", None), ("gemm_sm80", None), ("gemm_sm100", None),
+    ("rmsnorm", "sm_80"), ("rmsnorm", "sm_90a"), ("softmax", "sm_100a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name,target", CORPUS)
+def test_emission_is_deterministic_and_acceptable_to_the_compiler_child(name, target):
+    first, second = (emit(corpus_kernel(name, target)) for _ in range(2))
+    assert first.cuda == second.cuda
+    assert nvrtc_child.refuse_reason(first.cuda) is None
+    assert first.cuda.count('extern "C"') == 1
+    assert first.manifest.to_json() == second.manifest.to_json()
+
+
+def presumed_lines(cuda: str) -> list[tuple[int, str]]:
+    """(line of the program that the compiler would name, text) of every line behind the first #line."""
+    found, number = [], 0
+    for text in cuda.splitlines():
+        match = re.match(r"#line (\d+)", text)
+        if match:
+            number = int(match[1])
+            continue
+        if number:
+            found.append((number, text.strip()))
+            number += 1
+    return found
+
+
+def test_line_directives_name_the_statement():
+    source = (corpus_kernel.__globals__["KERNELS"] / "kmeans_assign.cake").read_text().splitlines()
+    lines = presumed_lines(emit(corpus_kernel("kmeans_assign")).cuda)
+
+    def program(fragment: str) -> set[str]:
+        return {source[n - 1].strip() for n, text in lines if fragment in text}
+
+    assert all("wgmma(" in line for line in program("wgmma_m64n128k16_bf16_bf16_ss("))
+    assert all("tma_load(" in line for line in program("tma_load_3d("))
+    assert program("mbar_expect(") == {"expect(x_full[0])", "expect(full[n])"}
+    assert program("wgmma_wait<0>") == {"wgmma_wait(0)"}
+
+
+def test_producer_branch_holds_no_math_and_the_other_way_round():
+    cuda = emit(corpus_kernel("gemm_sm90")).cuda
+    body = cuda[cuda.index("// producer") :]
+    producer, math = body[: body.index("// math")], body[body.index("// math") :]
+    assert "tma_load_2d" in producer and "wgmma" not in producer and "stmatrix" not in producer
+    assert "tma_load_2d" not in math and "wgmma_m64n256k16" in math
+    assert "set_registers_dec<40>" in producer and "set_registers_inc<232>" in math
+
+
+TWO_ROLES = '''
+@kernel(target="sm_90a")
+def k(x: In[f32, M, 128], y: Out[f32, M, 128]):
+    launch(ctas=1)
+    one = role(warp)
+    two = role(warp)
+    n = 0
+    for i in range(M):
+        with one:
+            store(y[i, :], load(x[i, :], vec(4).cols[128]))
+        n += 3
+    with two:
+        if n > 7:
+            store(y[0, :], load(x[0, :], vec(4).cols[128]))
+'''
+
+
+def test_a_counting_loop_becomes_one_assignment():
+    cuda = emit(bind_text(TWO_ROLES)).cuda
+    two = cuda[cuda.index("// two") :]
+    assert "for (int i" not in two
+    assert re.search(r"n = n \+ \(max\(.*M.*\) \* 3\)", two), two
+
+
+def test_dead_counters_are_dropped():
+    cuda = emit(bind_text(TWO_ROLES)).cuda
+    one = cuda[cuda.index("// one") : cuda.index("// two")]
+    assert "for (int i" in one and "n = n" not in one
+
+
+WAIT = '''
+@kernel(target="sm_90a")
+def k(x: In[bf16, M, 64], y: Out[bf16, M, 64], *, S: range(1, 9) = 3):
+    where(M > 0)
+    launch(ctas=1)
+    load_role = role(thread)
+    use = role(warp)
+    s = smem(bf16, 8, 64, stages=S, swizzle=128)
+    full = mbarrier(stages=S)
+    free = mbarrier(stages=S)
+    for n in range(M // 8):
+        with load_role:
+            wait(free[n - S])
+            expect(full[n])
+            tma_load(s[n], x[8 * n:, :], signal=full[n])
+        with use:
+            wait(full[n])
+            store(y[8 * n:, :], load(s[n], vec(8, 8)[8, 64]))
+            fence_async()
+            arrive(free[n])
+'''
+
+
+@pytest.mark.parametrize("stages,slot,parity", [(3, "cake::umod(n, 3)", "cake::udiv(n, 3) & 1"), (4, "n & 3", "(n >> 2) & 1"), (1, "", "n & 1")])
+def test_slot_and_parity_of_a_ring(stages, slot, parity):
+    cuda = emit(bind_text(WAIT, S=stages)).cuda
+    waits = [line.strip() for line in cuda.splitlines() if "mbar_wait(" in line and "inline" not in line]
+    assert len(waits) == 2
+    assert all(slot in w for w in waits)
+    # The producer waits for the phase before that of n; a fresh barrier passes it.
+    assert waits[0].endswith("^ 1);") and waits[1].endswith(f"{parity});")
+
+
+def test_unknown_forms_are_refused_by_name():
+    text = '''
+@kernel(target="sm_90a")
+def k(y: InOut[f16, M]):
+    launch(ctas=1)
+    r = role(warp)
+    with r:
+        atomic_add(y[:], fragment(f16, vec(1).cols[32], 0))
+'''
+    with pytest.raises(CakeError) as caught:
+        emit(bind_text(text))
+    assert caught.value.diagnostic.rule == "lowering/unsupported-form"
+    assert caught.value.diagnostic.span.line == 7
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 0, 1, 2, 3, 2, 3], [0, 4, 8, 12, 16, 20], [1, 0, 3, 2], [5] * 7, [0, 1, 8, 9, 16, 17, 24, 25, 32, 33],
+        [2 * (r >> 2) + (r & 1) for r in range(64)], list(range(127)),
+    ],
+)  # fmt: skip
+def test_fitted_formulas_give_the_values(values):
+    formula = fit(values)
+    assert [eval(formula, {"r": r}) for r in range(len(values))] == values  # noqa: S307 - our own text
+
+
+def test_irregular_slots_do_not_fit():
+    with pytest.raises(NoFit):
+        fit([0, 1, 3, 2, 7])
+
+
+def test_names_cannot_collide_with_the_language_or_the_helpers():
+    names = Names()
+    given = [names.fresh(w) for w in ("float", "cake", "lane", "x", "x", "x__y", "é")]
+    assert len(set(given)) == len(given)
+    assert not {"float", "cake", "lane"} & set(given)
+    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", g) and "__" not in g for g in given)
+
+
+@pytest.mark.parametrize("name", ["<text>", "../../etc/x.cake", 'a"b\n.cake', "", "plain.cake"])
+def test_line_directives_cannot_carry_foreign_text(name):
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}\.cake", source_file(name, "kernel"))
