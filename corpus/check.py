@@ -35,7 +35,10 @@ class _Model(BaseModel):
 
 
 class CaseResult(_Model):
-    """One shape and distribution. `excess` is the worst error over tolerance (1 is the limit)."""
+    """One shape and distribution. `excess` is the worst error over tolerance (1 is the limit).
+
+    `where` says in words which indices are wrong; `diagnostic` is the located fault that ended the run, if one did.
+    """
 
     shape: dict[str, int]
     distribution: str
@@ -46,7 +49,9 @@ class CaseResult(_Model):
     bad: int = 0
     total: int = 0
     excess: float | str = 0.0
+    where: str = ""
     worst: dict[str, Any] | None = None
+    diagnostic: Diagnostic | None = None
     facts: dict[str, Any] = Field(default_factory=dict)
     schedules: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -122,8 +127,10 @@ def check_cpu(
             cases.append(_run(bound, contract, case, interpret, plan if j == 0 else plan[:1]))
             failures += cases[-1].verdict in ("failed", "error")
     seconds = time.monotonic() - start
+    faults = {(d.rule, str(d.span)): d for c in cases if (d := c.diagnostic) is not None}
     return CheckResult(
-        **common, cases=tuple(cases), judge_selftest=selftest, seconds=round(seconds, 3), **conclude(cases)
+        **common, cases=tuple(cases), diagnostics=tuple(faults.values()), judge_selftest=selftest,
+        seconds=round(seconds, 3), **conclude(cases),
     )  # fmt: skip
 
 
@@ -207,7 +214,9 @@ def _run(
         except CakeError as exc:
             d = exc.diagnostic
             text = f"under schedule {schedule}: {d.render()}"
-            return CaseResult(**common, verdict="error", cause=d.rule, message=text, schedules=(*ran, schedule))
+            return CaseResult(
+                **common, verdict="error", cause=d.rule, message=text, diagnostic=d, schedules=(*ran, schedule)
+            )
         ran.append(schedule)
         outputs = {t.name: np.asarray(out[t.name]) for t in contract.outputs}
         verdict = _changed_input(contract, inputs, {**tensors, **out})
@@ -234,7 +243,8 @@ def from_verdict(v: cmp.Verdict, common: dict[str, Any], schedules: tuple[str, .
     excess = plain["worst"]["excess"] if plain["worst"] else 0.0
     return CaseResult(
         **common, verdict="passed" if v.ok else "failed", cause=v.cause, message=v.message, bad=v.bad, total=v.total,
-        excess=excess, worst=plain["worst"], facts=plain["facts"] or {}, schedules=schedules, seconds=round(seconds, 4),
+        excess=excess, where=v.where, worst=plain["worst"], facts=plain["facts"] or {}, schedules=schedules,
+        seconds=round(seconds, 4),
     )  # fmt: skip
 
 

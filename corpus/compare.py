@@ -43,7 +43,7 @@ class Verdict:
     """The comparison of all outputs of one run. `bad` elements of `total` are out of tolerance or not written.
 
     `cause` is a stable word: ok, mismatch, nonfinite, rms, unwritten, label, shape, schedule, input-changed,
-    out-of-bounds, repeat. `facts` carries numbers of interest.
+    out-of-bounds, repeat. `facts` carries numbers of interest, `where` the pattern of the bad elements in words.
     """
 
     ok: bool
@@ -53,6 +53,7 @@ class Verdict:
     total: int = 0
     worst: Worst | None = None
     facts: Mapping[str, float] | None = None
+    where: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; non-finite numbers become strings."""
@@ -158,7 +159,9 @@ def compare(m: Math, name: str, expected: Expected, got: Array, dtype: str, cap:
     worst = _worst(m, name, at, exp, got64, tol, excess, e.unit, dtype)
     if bad:
         cause = "nonfinite" if not math.isfinite(worst.got) and math.isfinite(worst.expected) else "mismatch"
-        return Verdict(False, f"{bad} of {total} elements are wrong; worst {worst.text()}", cause, bad, total, worst)
+        where = pattern(m.cpu(bad_mask))
+        text = f"{bad} of {total} elements are wrong ({where}); worst {worst.text()}"
+        return Verdict(False, text, cause, bad, total, worst, where=where)
     with m.quiet():
         rms = math.sqrt(_mean_square(m, m.where(special, 0.0, error)))
         ideal = m.rounded(finite_exp, dtype) - finite_exp
@@ -204,7 +207,9 @@ def _compare_exact(m: Math, name: str, exp: Array, got: Array, total: int) -> Ve
     index = tuple(int(i) for i in np.unravel_index(at, tuple(exp.shape)))
     want, have = (float(m.scalar(a.reshape(-1)[at])) for a in (exp, got))
     worst = Worst(name, index, want, have, abs(have - want), 0.0, math.inf, abs(have - want))
-    return Verdict(False, f"{bad} of {total} elements differ; first {worst.text()}", "mismatch", bad, total, worst)
+    where = pattern(m.cpu(differs))
+    text = f"{bad} of {total} elements differ ({where}); first {worst.text()}"
+    return Verdict(False, text, "mismatch", bad, total, worst, where=where)
 
 
 def unwritten(runs: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]) -> Verdict | None:
@@ -217,9 +222,42 @@ def unwritten(runs: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]) -
         count = int(held.sum())
         if count:
             first = tuple(int(i) for i in np.argwhere(held)[0])
-            text = f"{count} of {held.size} elements of {name} were never written; first at {list(first)}"
-            return Verdict(False, text, "unwritten", count, held.size)
+            where = pattern(held)
+            text = f"{count} of {held.size} elements of {name} were never written ({where}); first at {list(first)}"
+            return Verdict(False, text, "unwritten", count, held.size, where=where)
     return None
+
+
+_PERIODS = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def pattern(mask: np.ndarray) -> str:
+    """Which indices of each dimension hold a marked element: `dim 0: 64..127 of 129; dim 1: all 64`.
+
+    Indices that repeat are given as residues (`= 1, 3 mod 8`): the period usually is a tile, a warp's or a swizzle's.
+    """
+    parts = []
+    for axis, size in enumerate(mask.shape):
+        others = tuple(a for a in range(mask.ndim) if a != axis)
+        hit = np.flatnonzero(mask.any(axis=others))
+        parts.append(f"dim {axis}: {_indices(hit, size)}")
+    return "; ".join(parts)
+
+
+def _indices(hit: np.ndarray, size: int) -> str:
+    if len(hit) == size:
+        return f"all {size}"
+    breaks = np.flatnonzero(np.diff(hit) > 1)
+    starts, ends = hit[np.r_[0, breaks + 1]], hit[np.r_[breaks, len(hit) - 1]]
+    if len(starts) > 3:
+        for period in _PERIODS:
+            residues = np.unique(hit % period)
+            whole = np.isin(np.arange(size) % period, residues).sum() == len(hit)
+            if whole and len(residues) < period < size:
+                shown = ", ".join(map(str, residues[:8])) + (", ..." if len(residues) > 8 else "")
+                return f"= {shown} mod {period}"
+    runs = [str(a) if a == b else f"{a}..{b}" for a, b in zip(starts[:3], ends[:3], strict=True)]
+    return f"{', '.join(runs)}{', ...' if len(starts) > 3 else ''} of {size}"
 
 
 def same_bits(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cake_ir.diagnostics import CakeError
 from corpus.arrays import ELEMENTS, POISON_BYTES, Math, TorchMath, element, numpy_dtype, torch_dtype
 
 GUARD = 64 * 1024
@@ -92,7 +93,14 @@ class Buffers:
     def add(self, name: str, dtype: str, extents: tuple[int, ...]) -> None:
         """Allocate a tensor between guards; raises CakeError `lowering/out-of-memory`."""
         nbytes = math.prod(extents) * element(dtype).bytes
-        self.all[name] = Tensor(name, dtype, extents, self.env.device.alloc(nbytes, guard=GUARD))
+        try:
+            memory = self.env.device.alloc(nbytes, guard=GUARD)
+        except CakeError as exc:
+            if self.env.torch is None or exc.diagnostic.rule != "lowering/out-of-memory":
+                raise
+            self.env.torch.cuda.empty_cache()  # what torch keeps for itself may be all that is missing
+            memory = self.env.device.alloc(nbytes, guard=GUARD)
+        self.all[name] = Tensor(name, dtype, extents, memory)
 
     def close(self) -> None:
         """Free everything; never raises, so that a device fault stays the error that is seen."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from corpus.arrays import Array, Math
-from corpus.compare import Verdict, Worst
+from corpus.compare import Verdict, Worst, pattern
 from corpus.contract import Contract, Gen, Shape, TensorSpec, gamma
 
 TIE = 2.0**-17
@@ -26,6 +26,7 @@ def judge(m: Math, t: dict[str, Array], out: dict[str, Array], s: dict[str, floa
     total = batches * points
     step = max(1, BLOCK // max(1, centroids))
     bad, not_argmin, worst_excess, worst = 0, 0, 0.0, None
+    wrong = np.zeros((batches, points), dtype=bool)
     for b in range(batches):
         c = m.t(m.f64(t["c"][b]))
         c_abs = m.abs(c)
@@ -44,7 +45,10 @@ def judge(m: Math, t: dict[str, Array], out: dict[str, Array], s: dict[str, floa
             slack = m.maximum(m.take_along(weight, chosen)[:, 0], m.take_along(weight, first[:, None])[:, 0])
             bound = (TIE + 2.0 * gamma(width)) * slack + width * 2.0**-125
             excess = m.where(outside, m.inf, (mine - least) / bound)
-            bad += int(m.scalar(m.sum(m.i64(excess > 1.0), axis=0)))
+            here = int(m.scalar(m.sum(m.i64(excess > 1.0), axis=0)))
+            if here:
+                bad += here
+                wrong[b, n : n + step] = m.cpu(excess > 1.0)
             not_argmin += int(m.scalar(m.sum(m.i64(mine > least), axis=0)))
             at = int(m.scalar(m.argmax(excess, axis=0)))
             top = float(m.scalar(excess[at]))
@@ -61,8 +65,9 @@ def judge(m: Math, t: dict[str, Array], out: dict[str, Array], s: dict[str, floa
         else:
             what = f"label {int(worst.got)} scores {worst.error:.4g} above the nearest, {int(worst.expected)}"
             what += f" (tie bound {worst.tolerance:.3g})"
-        text = f"{bad} of {total} labels are wrong; worst at [{worst.index[0]}, {worst.index[1]}]: {what}"
-        return Verdict(False, text, "label", bad, total, worst, facts)
+        where = pattern(wrong)
+        text = f"{bad} of {total} labels are wrong ({where}); worst at [{worst.index[0]}, {worst.index[1]}]: {what}"
+        return Verdict(False, text, "label", bad, total, worst, facts, where)
     text = f"all {total} labels are nearest within rounding ({not_argmin} resolve a near-tie differently from float64)"
     return Verdict(True, text, "ok", 0, total, worst, facts)
 

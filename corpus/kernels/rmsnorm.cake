@@ -1,19 +1,23 @@
-"""RMSNorm: a warp holds whole rows in registers as 16-bit values, so a row of 4096 takes 64 registers; f32 only in flight."""
+"""RMSNorm: a CTA holds one row, each warp a slice of it in 16-bit registers; the warps' sums meet in shared memory."""
 
 
 @kernel(target=("sm_80", "sm_90a", "sm_100a"))
 def rmsnorm(x: In[DT, M, D], gain: In[DT, D], y: Out[DT, M, D], eps: f32, *,
-            DT: (bf16, f16) = bf16, DMAX: (256, 512, 1024, 2048, 4096) = 4096, ROWS: (1, 2, 4) = 1, WARPS: (4, 8) = 4):
+            DT: (bf16, f16) = bf16, DMAX: (256, 512, 1024, 2048, 4096, 8192) = 4096, WARPS: (1, 2, 4, 8) = 4):
     where(D <= DMAX, D % 8 == 0)
-    launch(ctas=ceil_div(M, WARPS * ROWS))
+    SLICE = DMAX // WARPS
+    launch(ctas=M)
 
     rows = role(warp, count=WARPS)
 
+    part_s = smem(f32, WARPS)
+
     with rows as w:
-        row = (cta * WARPS + w) * ROWS
-        v = load(x[row:, :], vec(8)[ROWS, DMAX])
-        scale = rsqrt(row_sum(cast(v, f32) * cast(v, f32)) * rcp(cast(D, f32)) + eps)
-        for j in unroll(DMAX // 256):
-            g = cast(load(gain[256 * j:], vec(8).cols[256]), f32)
-            part = cast(v.cols(256 * j, 256), f32)
-            store(y[row:, 256 * j:], cast(part * scale[:, None] * g[None, :], DT))
+        col = SLICE * w
+        v = load(x[cta, col:], vec(8).cols[SLICE])
+        g = load(gain[col:], vec(8).cols[SLICE])
+        part = row_sum(cast(v, f32) * cast(v, f32))
+        store(part_s[w], part)
+        sync(rows)
+        scale = rsqrt(row_sum(load(part_s, vec(1).cols[WARPS])) * rcp(cast(D, f32)) + eps)
+        store(y[cta, col:], cast(cast(v, f32) * scale * cast(g, f32), DT))

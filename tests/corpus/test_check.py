@@ -79,6 +79,7 @@ def test_wrong_kernels_fail_with_their_cause(how: str, verdict: str, cause: str,
     assert not r.passed
     assert (r.cases[0].verdict, r.cases[0].cause) == (verdict, cause)
     assert text in r.cases[0].message and text in r.summary
+    assert [d.rule for d in r.diagnostics] == (["sync/deadlock"] if how == "deadlock" else [])
 
 
 def test_refused_shapes_are_skipped_and_nothing_run_is_no_pass() -> None:

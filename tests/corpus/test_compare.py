@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from corpus.arrays import Math, numpy_dtype, poison
-from corpus.compare import cast_output, compare, finite_json, same_bits, unwritten
+from corpus.compare import cast_output, compare, finite_json, pattern, same_bits, unwritten
 from corpus.contract import Expected, gamma
 
 M = Math()
@@ -83,6 +83,21 @@ def test_systematic_error_fails_by_rms() -> None:
 def test_integers_must_be_equal() -> None:
     v = compare(M, "n", Expected(np.array([1, 2, 3])), np.array([1, 9, 3], np.int32), "i32", 0.0)
     assert not v.ok and v.worst is not None and v.worst.index == (1,)
+
+
+@pytest.mark.parametrize(
+    ("marked", "words"),
+    [
+        ((slice(64, 128), slice(None)), "dim 0: 64..127 of 300; dim 1: all 64"),
+        ((slice(299, None), slice(0, 3)), "dim 0: 299 of 300; dim 1: 0..2 of 64"),
+        ((slice(1, None, 4), slice(None)), "dim 0: = 1 mod 4; dim 1: all 64"),
+        (([0, 7, 19, 23, 24, 40], 3), "dim 0: 0, 7, 19, ... of 300; dim 1: 3 of 64"),
+    ],
+)
+def test_pattern_of_bad_elements(marked: object, words: str) -> None:
+    mask = np.zeros((300, 64), bool)
+    mask[marked] = True  # type: ignore[index]
+    assert pattern(mask) == words
 
 
 def test_unwritten_needs_both_poisons() -> None:

@@ -105,7 +105,7 @@ def flicker(d: FakeDevice, p: Mapping[str, int]) -> None:
     ("body", "cause", "text"),
     [
         (spoil_output, "mismatch", "d[3, 4]"),
-        (spoil_nothing, "unwritten", "408 of 408 elements of d were never written"),
+        (spoil_nothing, "unwritten", "408 of 408 elements of d were never written (dim 0: all 17; dim 1: all 24)"),
         (overrun, "out-of-bounds", "16 bytes outside d were written, from 32 bytes behind its end"),
         (underrun, "out-of-bounds", "before its start"),
         (eat_input, "input-changed", "the input b was changed"),
