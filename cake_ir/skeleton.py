@@ -213,8 +213,9 @@ class Skeleton:
         oracle: DataOracle | None = None,
         ctas: tuple[int, ...] | None = None,
         limit: int = EVENT_LIMIT,
+        instances: int | None = None,
     ) -> list[AgentTrace]:
-        """Traces of every role instance of the given CTAs (all when None). Raises SkeletonLimit, AssumeViolated, and
+        """Traces of the role instances (the first `instances` of each role) of the given CTAs (all when None). Raises SkeletonLimit, AssumeViolated, and
         ValueError when `where` does not hold for the shape."""
         bound = self.bound
         env = self.environment(dims, args or {}, sms)
@@ -238,7 +239,7 @@ class Skeleton:
                     env[builtins[name].slot] = value
             for role in bound.roles:
                 body = self._bodies[role]
-                for instance in range(role.count):
+                for instance in range(role.count if instances is None else min(instances, role.count)):
                     run = _Run(env.copy(), cta, base, oracle or DataOracle(), budget)
                     run.env[-1] = instance
                     for step in body:

@@ -8,6 +8,7 @@ every tiled extent a full and a minimal last tile. Goals that `where` excludes a
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -160,7 +161,7 @@ class _Search:
             for oracle in self.oracles(values, ("step", "const"), 1):
                 try:
                     depth = self.depth(
-                        self.skeleton.run(dict(zip(self.names, values)), None, sms, oracle, (0,), limit=PROBE_LIMIT)
+                        self.skeleton.run(dict(zip(self.names, values)), None, sms, oracle, (0,), limit=PROBE_LIMIT, instances=1)
                     )
                 except (SkeletonLimit, AssumeViolated, ValueError, ZeroDivisionError):
                     continue
@@ -216,18 +217,36 @@ class _Search:
         n = len(self.names)
         if n == 0:
             return ()
-        for v in (128, 64, 256, 32, 16, 8, 512, 1024, 4, 2, 1):
+        common = self.moduli()
+        for v in (128, 64, 256, 32, 16, 8, 512, 1024, 4, 2, 1, common, 2 * common):
             if self.admits((v,) * n):
                 return (v,) * n
-        pool = (128, 8, 1, 2, 16, 64, 256, 1024, 4)
+        pool = tuple(dict.fromkeys((128, 8, common, 1, 2, 16, 64, 256, 1024, 4)))
         for values in itertools.islice(itertools.product(pool, repeat=n), 20_000):
             if self.admits(values):
                 return values
         return None
 
+    def moduli(self) -> int:
+        """The least common multiple of the constants that `where` divides by, as far as it stays small."""
+        found = 1
+
+        def visit(x: Any) -> None:
+            nonlocal found
+            if isinstance(x, SOp):
+                if x.op == "%" and isinstance(x.args[1], SConst) and int(x.args[1].value) > 0:
+                    both = math.lcm(found, int(x.args[1].value))
+                    found = both if both <= DIM_LIMIT else found
+                for arg in x.args:
+                    visit(arg)
+
+        for w in self.bound.where:
+            visit(w.cond)
+        return found
+
     def granule(self, base: tuple[int, ...], i: int) -> int:
         """The least step of extent i that `where` admits."""
-        for g in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        for g in sorted({1, 2, 4, 8, 16, 32, 64, 128, 256, self.moduli()}):
             if self.admits((*base[:i], base[i] + g, *base[i + 1:])) or self.admits((*base[:i], g, *base[i + 1:])):
                 return g
         return max(1, base[i])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from analyses.order import explain
-from analyses.order.shadow import Access, Storage, overlaps
+from analyses.order.shadow import Access, Storage
 from analyses.order.units import Unit
 from cake_ir.bound import Let, View
 from cake_ir.skeleton import Event, RegionAt, ViewAt, fragments
@@ -26,6 +26,7 @@ class Accesses:
     storage: Storage
     cluster: int
     pdl: bool
+    let_reads: dict[Let, tuple[Any, ...]]
     remote: list[tuple[int, list[tuple[int, int]], Event, Unit]]
 
     def access_handlers(self) -> dict[str, Any]:
@@ -77,19 +78,24 @@ class Accesses:
         ticks = (u.tick, u.tick_l)
         proxy = engine in ASYNC and v.view.buffer.space == "smem"
         for cell, box in self.storage.locate(v):
-            a = Access(box, comp, epoch, fence, u, e, lanes, engine, ticks, v.use, thread)
+            a = Access(box, comp, epoch, fence, u, e, lanes, engine, ticks, v, thread)
+            r0, r1, c0, c1 = box
             for p in cell.writes.values():
-                if overlaps(p.box, box) and (fault := self.fault(u, thread, p, a, proxy)):
+                q = p.box
+                if q[0] < r1 and r0 < q[1] and q[2] < c1 and c0 < q[3] and (fault := self.fault(u, thread, p, a, proxy)):
                     explain.conflict(self, p, a, v, "write", mode, fault)
             if mode != "write":
                 if cell.uncovered(box):
                     a.blank = True
                     explain.uninitialised(self, u, e, v)
+                elif cell.shared:
+                    explain.overlay(self, a, cell)
                 cell.note_read(a)
             if mode != "read":
                 for p in cell.reads.values():
+                    q = p.box
                     if (
-                        overlaps(p.box, box)
+                        q[0] < r1 and r0 < q[1] and q[2] < c1 and c0 < q[3]
                         and (p.unit is not u or p.event is not e)
                         and (fault := self.fault(u, thread, p, a, proxy))
                     ):
@@ -277,7 +283,7 @@ class Accesses:
 
     def on_let(self, u: Unit, e: Event) -> None:
         let: Let = e.node
-        for f in fragments(let.value):
+        for f in self.let_reads[let]:
             self.check_read(u, e, f)
         state = u.frags.get(let.frag)
         if state is not None and state[0] in ("wgmma", "tld"):

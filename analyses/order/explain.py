@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from analyses.order import findings as rule
-from cake_ir.bound import BoundKernel, Op, walk
+from analyses.order.shadow import subtract
+from cake_ir.bound import BoundKernel, Let, Op, walk
 from cake_ir.derive.arrivals import receivers
 from cake_ir.diagnostics import Diagnostic, Family, Related, Span, Step, Subject
 from cake_ir.skeleton import BarAt, Event, RegionAt, ViewAt, fragments, tracked_fragments
@@ -14,7 +15,7 @@ from cake_ir.witness import Witness, iter_events
 
 if TYPE_CHECKING:
     from analyses.order.machine import Machine
-    from analyses.order.shadow import Access
+    from analyses.order.shadow import Access, Cell
     from analyses.order.units import Bucket, Group, Round, Slot, Unit
 
 MAX_RAW = 400
@@ -96,11 +97,11 @@ class Log:
             for k, d in self.found["data"].items()
             if self.reuse.get(k) is None or self.reuse[k] not in self.early_reads
         }
-        faulty = {d.span for d in data.values() if d.rule not in (rule.UNINIT_MEMORY, rule.UNINIT_ACC)}
+        faulty = {d.span for d in data.values() if d.rule not in (rule.UNINIT_MEMORY, rule.UNINIT_ACC, rule.OVERLAY_READ)}
         data = {
             k: d
             for k, d in data.items()
-            if d.rule != rule.UNINIT_MEMORY or (d.span not in faulty and d.subject.resource not in self.raced)
+            if d.rule not in (rule.UNINIT_MEMORY, rule.OVERLAY_READ) or (d.span not in faulty and d.subject.resource not in self.raced)
         }
         # a missing sync inside one role shows at several ops and in several guises
         for role in {d.subject.role for d in data.values()}:
@@ -113,6 +114,9 @@ class Log:
         )
         for _, k in pending[1:]:
             del data[k]
+        drifted = {k: d for k, d in data.items() if d.rule == rule.PHASE_DRIFT}
+        if drifted:  # everything after the first confused phase follows from it
+            data = dict(list(drifted.items())[:1])
         chosen = dead or data or {(d.subject.resource or d.rule,): d for d in reversed(self.found["late"].values())}
         out = []
         for key, d in chosen.items():
@@ -161,10 +165,11 @@ def root(u: Unit) -> Unit:
     return u.parent or u
 
 
-def fragment_reads(bound: BoundKernel) -> dict[int, tuple[Any, ...]]:
-    """Tracked fragments read by each op, by site; accumulators apart."""
+def fragment_reads(bound: BoundKernel) -> tuple[dict[int, tuple[Any, ...]], dict[Let, tuple[Any, ...]]]:
+    """Tracked fragments read by each op (by site; accumulators apart) and by each assignment."""
     tracked = tracked_fragments(bound)
-    found: dict[int, tuple[Any, ...]] = {}
+    ops: dict[int, tuple[Any, ...]] = {}
+    lets: dict[Let, tuple[Any, ...]] = {}
     for s in walk(bound.body):
         if isinstance(s, Op):
             reads: set[Any] = set()
@@ -172,8 +177,10 @@ def fragment_reads(bound: BoundKernel) -> dict[int, tuple[Any, ...]]:
                 if name != "acc":
                     reads |= fragments(value) & tracked
             if reads:
-                found[s.site] = tuple(reads)
-    return found
+                ops[s.site] = tuple(reads)
+        elif isinstance(s, Let):
+            lets[s] = tuple(fragments(s.value) & tracked)
+    return ops, lets
 
 
 # ---- conflicts of accesses
@@ -608,6 +615,21 @@ def uninitialised(m: Any, u: Unit, e: Event, v: ViewAt) -> None:
         group=(v.view.buffer.name,),
         steps=((v.view.buffer.span, "declared here, contents undefined"), (e.node.span, where(u, e))),
     )
+
+
+def overlay(m: Any, a: Access, cell: Cell) -> None:
+    """A read that meets contents which another buffer of the same storage wrote last."""
+    met = [p for p in cell.writes.values() if subtract(a.box, p.box) != [a.box]]
+    if not met or any(p.view.view.buffer is a.view.view.buffer for p in met):
+        return
+    p = met[-1]
+    mine, other = a.view.view.buffer, p.view.view.buffer
+    m.log.add(
+        "data", rule.OVERLAY_READ, a.event.node.span,
+        f"{name_of(a.event)} reads {view_name(a.view)}, but the memory holds {view_name(p.view)} ({where(p.unit, p.event)})",
+        role=a.unit.role.name, resource=mine.name, op=name_of(a.event),
+        related=((p.event.node.span, f"{other.name} is written here"), (mine.span, "they share storage")), group=(mine.name,),
+    )  # fmt: skip
 
 
 def poison(m: Any, u: Unit, e: Event, frag: Any, born: Event) -> None:

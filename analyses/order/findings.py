@@ -42,10 +42,7 @@ LANE_RACE: Final = "data/lane-race"
 UNINIT_MEMORY: Final = "data/uninitialised-memory"
 UNINIT_REGISTER: Final = "data/uninitialised-register"
 UNINIT_ACC: Final = "data/uninitialised-accumulator"
-GLOBAL_RACE: Final = "data/global-race"
-
-# ---- schedule
-UNDECIDED: Final = "schedule/order-undecided"
+OVERLAY_READ: Final = "data/overlay-stale-read"
 
 CONTRACTS: Final[dict[str, str]] = {
     DEADLOCK: "From every reachable state some agent can step until all have finished.",
@@ -83,6 +80,5 @@ CONTRACTS: Final[dict[str, str]] = {
     UNINIT_MEMORY: "Shared and tensor memory are written before they are read.",
     UNINIT_REGISTER: "A fragment without fill is written before it is read.",
     UNINIT_ACC: "The first product into an accumulator overwrites it (init) or finds it filled.",
-    GLOBAL_RACE: "Accesses of written global memory by different units are ordered.",
-    UNDECIDED: "Every property is decided on all witness shapes.",
+    OVERLAY_READ: "Storage shared by two buffers is read through the one that was written last.",
 }

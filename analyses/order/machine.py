@@ -45,7 +45,7 @@ class Machine(Accesses):
         self.pdl = derived.launch.pdl
         self.threads = {c: sum(u.threads for u in self.roots if u.cta == c) for c in ctas}
         self.progress = True
-        self.frag_reads = explain.fragment_reads(bound)
+        self.frag_reads, self.let_reads = explain.fragment_reads(bound)
         self.handlers: dict[str, Any] = {
             "wait": self.on_wait,
             "arrive": self.on_arrive,
@@ -59,6 +59,9 @@ class Machine(Accesses):
             "tma_load": self.on_copy_in,
             "bulk_load": self.on_copy_in,
             **self.access_handlers(),
+        }
+        self.steps = {
+            s.site: (self.handlers.get(s.name), self.frag_reads.get(s.site)) for s in walk(bound.body) if isinstance(s, Op)
         }
 
     # ---- running
@@ -95,10 +98,9 @@ class Machine(Accesses):
             e = events[u.pc]
             node = e.node
             if isinstance(node, Op):
-                reads = self.frag_reads.get(node.site)
+                handler, reads = self.steps[node.site]
                 if reads:
                     self.check_registers(u, e, reads)
-                handler = self.handlers.get(node.name)
                 if handler is not None and handler(u, e):
                     continue
             elif isinstance(node, WarpsBlock):

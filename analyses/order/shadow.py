@@ -6,6 +6,7 @@ the swizzle span when all agree on it, byte ranges otherwise.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from cake_ir.bound import Buffer
@@ -21,7 +22,7 @@ class Access:
     when it is visible to the async proxy (-1: needs no fence). lanes: equal keys mean the same lane touches each element.
     ticks: (all lanes, first thread) of the unit when it was issued. blank: a read of what nothing had written by then."""
 
-    __slots__ = ("blank", "box", "comp", "engine", "epoch", "event", "fence", "lanes", "thread", "ticks", "unit", "use")
+    __slots__ = ("blank", "box", "comp", "engine", "epoch", "event", "fence", "lanes", "thread", "ticks", "unit", "view")
 
     def __init__(
         self,
@@ -34,29 +35,30 @@ class Access:
         lanes: Any,
         engine: str,
         ticks: tuple[int, int],
-        use: int,
+        view: ViewAt,
         thread: bool,
     ) -> None:
         self.box, self.comp, self.epoch, self.fence, self.unit = box, comp, epoch, fence, unit
-        self.event, self.lanes, self.engine, self.ticks, self.use, self.thread = (
-            event,
-            lanes,
-            engine,
-            ticks,
-            use,
-            thread,
-        )
+        self.event, self.lanes, self.engine, self.ticks = event, lanes, engine, ticks
+        self.view, self.thread = view, thread
         self.blank = False
+
+    @property
+    def use(self) -> int:
+        """The use number that the view names."""
+        return self.view.use
 
 
 class Cell:
     """Accesses of one slot: the writes that still show, and the reads since."""
 
-    __slots__ = ("reads", "writes")
+    __slots__ = ("filled", "reads", "shared", "writes")
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool) -> None:
+        self.shared = shared  # several buffers lie here
         self.writes: dict[tuple[int, Box], Access] = {}
         self.reads: dict[tuple[int, Box], Access] = {}
+        self.filled: set[Box] = set()
 
     def note_read(self, a: Access) -> None:
         self.reads[(a.comp, a.box)] = a
@@ -72,14 +74,18 @@ class Cell:
         self.writes[(a.comp, a.box)] = a
 
     def uncovered(self, box: Box) -> bool:
-        """Whether part of the box was never written."""
+        """Whether part of the box was never written. What is once filled stays filled."""
+        if box in self.filled:
+            return False
         rest = [box]
         for _, w in self.writes:
             if w[0] <= box[0] and w[1] >= box[1] and w[2] <= box[2] and w[3] >= box[3]:
+                self.filled.add(box)
                 return False
         for _, w in self.writes:
             rest = [piece for r in rest for piece in subtract(r, w)]
             if not rest:
+                self.filled.add(box)
                 return False
         return True
 
@@ -114,7 +120,9 @@ class Storage:
                 root = root.over
             self.root[b] = root
             groups.setdefault(root, []).append(b)
+        self.shared = {root for root, members in groups.items() if len(members) > 1}
         self.mode: dict[Buffer, str] = {}
+        self.chunk: dict[Buffer, int] = {}  # lines mode: lines per cell
         for root, members in groups.items():
             if len({(b.dims, b.dtype.bits, b.stages, b.swizzle, b.pad) for b in members}) == 1:
                 mode = "plain"
@@ -124,6 +132,8 @@ class Storage:
                 and all(b.row_bytes % b.swizzle == 0 for b in members)
             ):
                 mode = "lines"
+                chunk = math.gcd(*(n for b in members for n in (b.rows, stage_stride(b) // b.swizzle)))
+                self.chunk.update(dict.fromkeys(members, chunk))
             else:
                 mode = "bytes"
             for b in members:
@@ -146,25 +156,27 @@ class Storage:
                     (v.row0, v.row1, first + v.col0 * bits // 32, first - (-v.col1 * bits // 32)),
                 )
             ]
-        cell = self._cell(v.cta, self.root[b], 0)
-        base = v.slot * stage_stride(b)
+        base = v.slot * self.derived.stage_stride[b]
         lo, hi = v.col0 * b.dtype.bits // 8, -(-v.col1 * b.dtype.bits // 8)
         if mode == "lines":
-            span = b.swizzle
+            span, chunk = b.swizzle, self.chunk[b]
             out = []
             for panel in range(lo // span, -(-hi // span)):
                 line = base // span + panel * b.rows
-                out.append(
-                    (cell, (line + v.row0, line + v.row1, max(lo - panel * span, 0), min(hi - panel * span, span)))
-                )
+                first, last = line + v.row0, line + v.row1
+                c0, c1 = max(lo - panel * span, 0), min(hi - panel * span, span)
+                for k in range(first // chunk, -(-last // chunk)):
+                    rows = max(first - k * chunk, 0), min(last - k * chunk, chunk)
+                    out.append((self._cell(v.cta, self.root[b], k), (*rows, c0, c1)))
             return out
+        cell = self._cell(v.cta, self.root[b], 0)
         return [(cell, (a, z, 0, 1)) for a, z in _ranges(b, v, base, lo, hi)]
 
     def _cell(self, cta: int, root: Any, slot: int) -> Cell:
         key = (cta, root, slot)
         cell = self.cells.get(key)
         if cell is None:
-            cell = self.cells[key] = Cell()
+            cell = self.cells[key] = Cell(root in self.shared)
         return cell
 
 
@@ -180,8 +192,3 @@ def _ranges(b: Buffer, v: ViewAt, base: int, lo: int, hi: int) -> list[tuple[int
     if lo == 0 and hi == b.pitch:
         return [(base + v.row0 * b.pitch, base + v.row1 * b.pitch)]
     return [(base + r * b.pitch + lo, base + r * b.pitch + hi) for r in range(v.row0, v.row1)]
-
-
-def overlaps(a: Box, b: Box) -> bool:
-    """Whether two boxes share an element."""
-    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
