@@ -293,10 +293,11 @@ def _causes(found: list[Diagnostic]) -> list[Diagnostic]:
     copies = [
         d for d in found if d.rule == "derive/unexpected-bytes" and (d.subject.role, d.subject.resource) in unmatched
     ]
+    still = any(d.rule == "sync/use-not-advanced" for d in found)
     out = []
     for d in found:
-        if d in copies:
-            continue
+        if d in copies or (still and d.rule.startswith("derive/unequal-")):
+            continue  # uneven counts follow from the use number that stands still
         if unmatched.get((d.subject.role, d.subject.resource)) is d:
             follow = tuple(
                 Related(span=c.span, message=c.message)
