@@ -48,7 +48,8 @@ def verify(bound: BoundKernel) -> Report:
     ]
     coverage = [_witness_line(derived)] if derived.witnesses else []
     stop = sorted(
-        {d.rule for d in found if d.severity == "error" and (d.rule.startswith("derive/") or d.rule in UNCOUNTABLE)}
+        {d.rule for d in derived.diagnostics if d.severity == "error"}
+        | {d.rule for d in found if d.severity == "error" and d.rule in UNCOUNTABLE}
     )
     if stop:
         why = f"barriers cannot be modelled ({', '.join(stop)})"
@@ -294,8 +295,11 @@ def _causes(found: list[Diagnostic]) -> list[Diagnostic]:
         d for d in found if d.rule == "derive/unexpected-bytes" and (d.subject.role, d.subject.resource) in unmatched
     ]
     still = any(d.rule == "sync/use-not-advanced" for d in found)
+    stray = {(d.subject.role, d.subject.resource) for d in found if d.rule == "derive/unexpected-bytes"}
     out = []
     for d in found:
+        if d.rule == "derive/unequal-bytes" and (d.subject.role, d.subject.resource) in stray:
+            continue  # bytes that went to another use are missing here
         if d in copies or (still and d.rule.startswith("derive/unequal-")):
             continue  # uneven counts follow from the use number that stands still
         if unmatched.get((d.subject.role, d.subject.resource)) is d:
