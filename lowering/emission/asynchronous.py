@@ -5,7 +5,7 @@ from __future__ import annotations
 from cake_ir.bound import SX, Op, Region, SConst, View
 from cake_ir.layouts import placement
 from lowering.emission.context import Context
-from lowering.emission.memory import alignment, clip_terms, global_address, offset_text, single_holder
+from lowering.emission.regions import alignment, clip_terms, global_address, offset_text, single_holder
 from lowering.emission.scalars import add, const, div, mod, mul
 from lowering.helpers import copies
 
@@ -189,9 +189,7 @@ def bulk_reduce(c: Context, op: Op) -> None:
             if when is not None:
                 terms.append(c.tiles.text(when, [slot]))
             index = c.local_scalar(c.hoist("index", "int", c.tiles.text(rows, [slot])))
-            places = [
-                index if d.kind == "gather" else d.start for d in region.dims
-            ]
+            places = [index if d.kind == "gather" else d.start for d in region.dims]
             pointer = f"{c.tensor(region.tensor)} + {offset_text(c, region, places)}"
             guard = f"if ({' && '.join(terms)}) " if terms else ""
             c.out.line(f"{guard}{call}({pointer}, {_linear(c, view, add(base, offset))}, {size});")
@@ -273,7 +271,7 @@ EMITTERS = {
     "tma_load": tma_load, "tma_store": tma_store, "tma_reduce": tma_store, "bulk_load": bulk_copy, "bulk_store": bulk_copy,
     "cp_async": cp_async, "cp_async_arrive": cp_async_arrive,
     "cp_async_commit": simple("cp_async_commit", "cp.async.commit_group"), "cp_async_wait": simple("cp_async_wait", "cp.async.wait_group"),
-    "bulk_store": bulk_copy, "bulk_reduce": bulk_reduce,
+    "bulk_reduce": bulk_reduce,
     "bulk_commit": simple("bulk_commit", "bulk.commit_group"), "bulk_wait": simple("bulk_wait", ""),
     "bulk_wait_read": simple("bulk_wait_read", ""),
 }  # fmt: skip

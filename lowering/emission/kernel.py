@@ -7,7 +7,6 @@ from typing import Any
 from cake_ir.bound import BoundKernel, Op, Role, RoleBlock, ScalarVar, walk
 from lowering.emission import statements
 from lowering.emission.context import Context
-from lowering.emission.memory import pointee
 from lowering.emission.project import (
     Block,
     Node,
@@ -19,6 +18,7 @@ from lowering.emission.project import (
     only_syncs,
     project,
 )
+from lowering.emission.regions import pointee
 from lowering.emission.writer import Writer, source_file
 from lowering.helpers import TENSOR_MAP, matrix
 

@@ -47,10 +47,8 @@ def sx_text(x: SX) -> str:
     if isinstance(x, SVar):
         return x.var.name
     args = [sx_text(a) for a in x.args]
-    if (
-        x.op in ("min", "max", "ceil_div", "select", "lsb", "cast", "abs", "fma")
-        or (x.op.isalpha()
-        and x.op not in ("and", "or", "not", "neg"))
+    if x.op in ("min", "max", "ceil_div", "select", "lsb", "cast", "abs", "fma") or (
+        x.op.isalpha() and x.op not in ("and", "or", "not", "neg")
     ):
         return f"{x.op}({', '.join(args)})"
     if len(args) == 1:

@@ -2,236 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from cake_ir.bound import SX, VX, Op, Region, RegionDim, SConst, View
+from cake_ir.bound import SX, VX, Op, Region, SConst, View
 from cake_ir.dtypes import DType
 from cake_ir.layouts import TileType, placement
 from lowering.emission.context import Context
-from lowering.emission.scalars import add, const, f32_text, sop
+from lowering.emission.regions import (
+    Run,
+    global_address,
+    in_range,
+    inner_axis,
+    kept,
+    logical,
+    longest,
+    offset_text,
+    pointee,
+    region_width,
+    runs_of,
+    single_holder,
+    stride_text,
+    tile_terms,
+    view_width,
+)
+from lowering.emission.scalars import add, const, f32_text
 from lowering.emission.tiles import NoFit, bits_of, fit, per_register
 from lowering.helpers import memory as helpers
-
-POINTEE = {"f32": "float", "tf32": "float", "i32": "int", "u32": "cake::u32"}
-
-
-def pointee(dtype: DType) -> str:
-    """C element type of a tensor argument."""
-    return POINTEE.get(dtype.name) or {8: "unsigned char", 16: "cake::u16", 64: "long long"}.get(
-        dtype.bits, "unsigned char"
-    )
-
-
-# ---- regions -----------------------------------------------------------------------------------------------------------
-
-
-def kept(region: Region) -> list[tuple[int, RegionDim]]:
-    """(tensor dimension, region dimension) of the kept dimensions, in logical order."""
-    found = [(i, d) for i, d in enumerate(region.dims) if d.kind != "index"]
-    return found[::-1] if region.transposed else found
-
-
-def global_address(c: Context, region: Region, index: tuple[SX, ...]) -> str:
-    """Pointer text of the element at a logical index of the region. Offsets are formed in 64 bits."""
-    at: dict[int, SX] = {}
-    for (dim, d), i in zip(kept(region), index, strict=True):
-        if d.kind == "gather":
-            raise c.unsupported("a region with gathered rows in this op")
-        at[dim] = add(d.start, i)
-    places = [at.get(i, d.start) for i, d in enumerate(region.dims)]
-    return f"{c.tensor(region.tensor)} + {offset_text(c, region, places)}"
-
-
-def offset_text(c: Context, region: Region, places: list[SX]) -> str:
-    """Element offset in 64 bits; row-major tensors by Horner's rule."""
-    tensor = region.tensor
-    if all(s is None for s in tensor.strides):
-        text = ""
-        for extent, place in zip(tensor.extents, places, strict=True):
-            zero = isinstance(place, SConst) and place.value == 0
-            if text:
-                text = f"{text} * {c.sx(extent)}"
-                if not zero:
-                    text = f"({text} + {c.sx(place)})"
-            elif not zero:
-                text = f"static_cast<long long>({c.sx.top(place)})"
-        return text or "0"
-    terms = []
-    for dim, place in enumerate(places):
-        if isinstance(place, SConst) and place.value == 0:
-            continue
-        terms.append(f"static_cast<long long>({c.sx.top(place)}) * {stride_text(c, tensor, dim)}")
-    return f"({' + '.join(terms)})" if terms else "0"
-
-
-def stride_text(c: Context, tensor: object, dim: int) -> str:
-    """Elements between neighbours along a dimension, as a 64-bit factor."""
-    stride = tensor.strides[dim]  # type: ignore[attr-defined]
-    if stride is not None:
-        return c.sx(stride)
-    later = tensor.extents[dim + 1 :]  # type: ignore[attr-defined]
-    if not later:
-        return "1"
-    return "(" + " * ".join([f"static_cast<long long>({c.sx.top(later[0])})", *(c.sx(e) for e in later[1:])]) + ")"
-
-
-def _in_range(region: Region, dim: int, d: RegionDim) -> bool:
-    """Whether the whole kept range surely lies inside the extent (and before the stop)."""
-    extent = region.tensor.extents[dim]
-    ends = [extent, *([] if d.stop is None else [d.stop])]
-    if not isinstance(d.start, SConst):
-        return False
-    return all(isinstance(e, SConst) and int(d.start.value) + d.size <= int(e.value) for e in ends)
-
-
-def clip_terms(c: Context, region: Region, index: tuple[SX, ...], elements: int = 1) -> tuple[list[str], SX | None]:
-    """(conditions that the element exists, elements left when a piece of `elements` may straddle the end)."""
-    terms: list[str] = []
-    left: SX | None = None
-    for (dim, d), i in zip(kept(region), index, strict=True):
-        if _in_range(region, dim, d):
-            continue
-        place = add(d.start, i)
-        for end in (region.tensor.extents[dim], d.stop):
-            if end is None:
-                continue
-            if dim == len(region.dims) - 1 and elements > 1 and c.facts.divisor(end) % elements:
-                rest = sop("-", end, place)
-                left = rest if left is None else sop("min", left, rest)
-            else:
-                terms.append(f"{c.sx(place)} < {c.sx(end)}")
-    return terms, left
-
-
-def alignment(c: Context, region: Region) -> int:
-    """Elements to which every row's first kept element is aligned (the base pointer is guarded to 16 bytes)."""
-    tensor, last = region.tensor, len(region.dims) - 1
-    found = 0
-    for dim, d in enumerate(region.dims):
-        if dim == last:
-            found = math.gcd(found, c.facts.divisor(d.start))
-        elif not (d.kind == "index" and isinstance(d.start, SConst) and d.start.value == 0):
-            stride = tensor.strides[dim]
-            factors = [stride] if stride is not None else tensor.extents[dim + 1 :]
-            found = math.gcd(found, math.prod(c.facts.divisor(f) for f in factors))
-    return found
-
-
-# ---- runs of slots ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Run:
-    """`width` consecutive slots that are neighbours in memory: first slot, row and column offset."""
-
-    slot: int
-    row: int
-    col: int
-
-
-def _longest(offsets: tuple[tuple[int, int], ...], limit: int) -> int:
-    """The largest power of two w <= limit such that slots group into runs of w neighbouring columns."""
-    width = limit
-    while width > 1:
-        if len(offsets) % width == 0 and all(
-            offsets[i + j] == (offsets[i][0], offsets[i][1] + j)
-            for i in range(0, len(offsets), width)
-            for j in range(width)
-        ):
-            return width
-        width //= 2
-    return 1
-
-
-def _inner_axis(region: Region) -> str:
-    """Which logical axis is contiguous in memory: col | row | none."""
-    pairs = kept(region)
-    last = len(region.dims) - 1
-    stride = region.tensor.strides[last]
-    if (stride is not None and not (isinstance(stride, SConst) and stride.value == 1)) or pairs[-1][0] != last:
-        return "row" if len(pairs) == 2 and pairs[0][0] == last and stride is None else "none"
-    return "col"
-
-
-def _region_width(c: Context, region: Region, tile: TileType) -> int:
-    """Elements per access."""
-    if tile.axis != "rows" and _inner_axis(region) != "col":
-        return 1
-    if tile.axis == "rows":
-        return 1
-    offsets = placement(tile).offsets
-    width = _longest(offsets, max(1, 128 // tile.dtype.bits))
-    col = c.base(tile)[1]
-    align = math.gcd(alignment(c, region), c.facts.divisor(col))
-    dim, d = kept(region)[-1]
-    if not _in_range(region, dim, d):
-        align = math.gcd(align, c.facts.divisor(region.tensor.extents[dim]))
-        if d.stop is not None:
-            align = math.gcd(align, c.facts.divisor(d.stop))
-    while width > 1 and (align % width or any(offsets[i][1] % width for i in range(0, len(offsets), width))):
-        width //= 2
-    return width
-
-
-def _view_width(c: Context, view: View, tile: TileType) -> int:
-    if view.transposed or tile.axis == "rows":
-        return 1
-    offsets = placement(tile).offsets
-    width = _longest(offsets, max(1, 128 // tile.dtype.bits))
-    align = math.gcd(c.facts.divisor(view.col0), c.facts.divisor(c.base(tile)[1]))
-    if view.rows > 1 or not (isinstance(view.row0, SConst) and view.row0.value == 0):
-        align = math.gcd(align, view.buffer.pitch * 8 // view.buffer.dtype.bits)
-    while width > 1 and (align % width or any(offsets[i][1] % width for i in range(0, len(offsets), width))):
-        width //= 2
-    return width
-
-
-def _runs(tile: TileType, width: int) -> list[Run]:
-    offsets = placement(tile).offsets
-    return [Run(i, *offsets[i]) for i in range(0, len(offsets), width)]
-
-
-def _logical(tile: TileType, row: SX, col: SX) -> tuple[SX, ...]:
-    return (row,) if tile.axis == "rows" else (col,) if tile.axis == "cols" else (row, col)
-
-
-def _tile_terms(c: Context, tile: TileType, run: Run) -> list[str]:
-    """Conditions for slots of a vec tile that is narrower than its unit."""
-    if not placement(tile).partial:
-        return []
-    row, col = c.base(tile)
-    terms = []
-    if tile.axis != "rows" and (tile.cols % _lanes_span(tile) and run.col + _lanes_span(tile) > tile.cols):
-        terms.append(f"{c.sx(add(col, run.col))} < {tile.cols}")
-    rows_held = tile.threads // (tile.layout.l or tile.threads)
-    if tile.axis != "cols" and tile.rows % rows_held and run.row + rows_held > tile.rows:
-        terms.append(f"{c.sx(add(row, run.row))} < {tile.rows}")
-    return terms
-
-
-def _lanes_span(tile: TileType) -> int:
-    return (tile.layout.l or tile.threads) * tile.layout.v
-
-
-def single_holder(c: Context, tile: TileType) -> list[str]:
-    """Conditions that pick one of the threads which all hold the same vector element."""
-    if tile.axis is None:
-        return []
-    lane, name = c.thread("lane"), tile.layout.name
-    if name == "tmem_d":
-        return [] if tile.axis == "rows" else [f"{c.sx(c.thread('wtid'))} == 0"]
-    if name == "vec":
-        lanes = tile.layout.l or tile.threads
-        t = c.thread("wtid") if tile.threads == 128 else lane
-        if tile.axis == "rows":
-            return [f"{c.sx(sop('%', t, const(lanes)))} == 0"] if lanes > 1 else []
-        return [f"{c.sx(t)} < {lanes}"] if lanes < tile.threads else []
-    if tile.axis == "rows":
-        return [f"{c.sx(sop('%', lane, const(4)))} == 0"]
-    return [f"{c.sx(lane)} < 4", *([f"{c.sx(c.thread('wwarp'))} == 0"] if tile.threads == 128 else [])]
-
 
 # ---- load ----------------------------------------------------------------------------------------------------------------
 
@@ -306,40 +102,91 @@ def _entry_of(tile: TileType, width: int, slot: int) -> int:
 
 
 def _load_region(c: Context, op: Op, region: Region, tile: TileType, name: str) -> None:
+    """Guarded accesses; where the tile lies inside the tensor and is aligned, plain ones as wide as the layout allows."""
     if any(d.kind == "gather" for d in region.dims):
         _load_gather(c, op, region, tile, name)
         return
-    width = _region_width(c, region, tile)
+    width = region_width(c, region, tile)
+    row, col = c.base(tile)
+    pointers: dict[int, str] = {}
+    for run in runs_of(tile, width):
+        if run.row not in pointers:
+            place = logical(tile, add(row, run.row), col)
+            pointers[run.row] = c.hoist("p", f"const {pointee(tile.dtype)}*", global_address(c, region, place))
+    guarded = any(any(_conditions(c, region, tile, add(row, run.row), col, run)) for run in runs_of(tile, width))
+    wide, aligned = _wide(c, region, tile, width, pointers)
+    whole = _whole_terms(c, region, tile) if guarded else []
+    if whole is not None and len(runs_of(tile, width)) >= 4 and (guarded or wide > width):
+        c.out.open(f"if ({' && '.join([*whole, *aligned])})")
+        _load_runs(c, op, region, tile, name, wide, pointers, guarded=False)
+        c.out.middle("} else {")
+        _load_runs(c, op, region, tile, name, width, pointers, guarded=guarded)
+        c.out.close()
+    else:
+        _load_runs(c, op, region, tile, name, width, pointers, guarded=guarded)
+
+
+def _wide(c: Context, region: Region, tile: TileType, width: int, pointers: dict[int, str]) -> tuple[int, list[str]]:
+    """(width that the layout allows, run-time conditions for it). The address is checked in one row only."""
+    natural = longest(placement(tile).offsets, max(1, 128 // tile.dtype.bits))
+    if tile.axis == "rows" or inner_axis(region) != "col" or len(pointers) > 1:
+        return width, []
+    while natural > width and c.facts.divisor(c.base(tile)[1]) % natural:
+        natural //= 2
+    if natural <= width:
+        return width, []
+    # The first column of the tile, not of the thread: one answer for all lanes, and the same one, as lanes start at multiples.
+    row, first = next(iter(pointers)), const(0)
+    start = global_address(c, region, logical(tile, add(c.base(tile)[0], row), first))
+    return natural, [f"(reinterpret_cast<cake::u64>({start}) & {natural * tile.dtype.bits // 8 - 1}ull) == 0"]
+
+
+def _whole_terms(c: Context, region: Region, tile: TileType) -> list[str] | None:
+    """Uniform conditions under which no element is clipped; None for tiles that do not fill their unit."""
+    if placement(tile).partial:
+        return None
+    terms = []
+    for dim, d in kept(region):
+        if in_range(region, dim, d):
+            continue
+        for end in (region.tensor.extents[dim], d.stop):
+            if end is not None:
+                terms.append(f"{c.sx(add(d.start, d.size))} <= {c.sx(end)}")
+    return terms
+
+
+def _load_runs(
+    c: Context,
+    op: Op,
+    region: Region,
+    tile: TileType,
+    name: str,
+    width: int,
+    pointers: dict[int, str],
+    *,
+    guarded: bool,
+) -> None:
+    """Every access of the tile at one width."""
     kind, count = _kind(tile.dtype, width)
-    read_only = region.tensor.direction in ("In", "Const")
     target, finish = _narrow(c, tile, width, name)
     row, col = c.base(tile)
-    fill = _fill(c, op.operands.get("fill"), tile.dtype, kind)
+    read_only = region.tensor.direction in ("In", "Const")
+    call = c.helpers.add(*helpers.load("global", kind, count, modifiers=_modifiers(c, op, read_only), guarded=guarded))
+    fill = _fill(c, op.operands.get("fill"), tile.dtype, kind) if guarded else ""
+    stride = ""
+    if inner_axis(region) != "col" and tile.axis != "rows":
+        stride = _axis_stride(c, region, 1 if tile.axis is None else 0)
     groups: dict[int, list[Run]] = {}
-    for run in _runs(tile, width):
+    for run in runs_of(tile, width):
         groups.setdefault(run.row, []).append(run)
     for row_offset, runs in groups.items():
-        pointer = c.names.fresh("p")
-        c.out.line(
-            f"const {pointee(tile.dtype)}* {pointer} = {global_address(c, region, _logical(tile, add(row, row_offset), col))};"
-        )
-        sample = [_conditions(c, region, tile, add(row, row_offset), col, run) for run in runs]
-        guarded = any(any(s) for s in sample)
-        call = c.helpers.add(
-            *helpers.load("global", kind, count, modifiers=_modifiers(c, op, read_only), guarded=guarded)
-        )
         rows_ok = ""
         if guarded:
-            terms = sample[0][0]
-            if terms:
-                rows_ok = c.names.fresh("in")
-                c.out.line(f"const bool {rows_ok} = {' && '.join(terms)};")
-        column_stride = (
-            ""
-            if _inner_axis(region) == "col" or tile.axis == "rows"
-            else _axis_stride(c, region, 1 if tile.axis is None else 0)
+            terms = _conditions(c, region, tile, add(row, row_offset), col, runs[0])[0]
+            rows_ok = c.hoist("in", "bool", " && ".join(terms)) if terms else ""
+        _emit_loads(
+            c, region, tile, runs, target, width, call, pointers[row_offset], guarded, rows_ok, fill, col, stride
         )
-        _emit_loads(c, region, tile, runs, target, width, call, pointer, guarded, rows_ok, fill, col, column_stride)
     finish()
 
 
@@ -353,13 +200,13 @@ def _conditions(c: Context, region: Region, tile: TileType, row: SX, col: SX, ru
     terms: tuple[list[str], list[str]] = ([], [])
     axes = [0] if tile.axis == "rows" else [1] if tile.axis == "cols" else [0, 1]
     for (dim, d), axis in zip(pairs, axes, strict=True):
-        if d.kind == "gather" or _in_range(region, dim, d):
+        if d.kind == "gather" or in_range(region, dim, d):
             continue
         place = add(d.start, row if axis == 0 else add(col, run.col))
         for end in (region.tensor.extents[dim], d.stop):
             if end is not None:
                 terms[axis].append(f"{c.sx(place)} < {c.sx(end)}")
-    for term in _tile_terms(c, tile, run):
+    for term in tile_terms(c, tile, run):
         terms[1 if tile.axis != "rows" else 0].append(term)
     return terms
 
@@ -414,14 +261,14 @@ _ZERO = const(0)
 
 def _load_gather(c: Context, op: Op, region: Region, tile: TileType, name: str) -> None:
     """Rows chosen by an index vector of the same layout."""
-    width = _region_width(c, region, tile)
+    width = region_width(c, region, tile)
     kind, count = _kind(tile.dtype, width)
     read_only = region.tensor.direction in ("In", "Const")
     target, finish = _narrow(c, tile, width, name)
     fill = _fill(c, op.operands.get("fill"), tile.dtype, kind)
     call = c.helpers.add(*helpers.load("global", kind, count, modifiers=_modifiers(c, op, read_only), guarded=True))
     col = c.base(tile)[1]
-    for run in _runs(tile, width):
+    for run in runs_of(tile, width):
         pointer, terms = _gather_place(c, region, tile, run, col)
         c.out.line(
             f"{call}(&{target}[{_entry_of(tile, width, run.slot)}], {pointer}, {' && '.join(terms) or 'true'}, {fill});"
@@ -446,13 +293,13 @@ def _gather_place(c: Context, region: Region, tile: TileType, run: Run, col: SX)
             places.append(add(d.start, col, run.col))
     terms = []
     for dim, d in enumerate(region.dims):
-        if d.kind == "slice" and not _in_range(region, dim, d):
+        if d.kind == "slice" and not in_range(region, dim, d):
             terms += [f"{c.sx(places[dim])} < {c.sx(e)}" for e in (region.tensor.extents[dim], d.stop) if e is not None]
         elif d.kind == "gather":
             terms.append(
                 f"static_cast<unsigned>({c.sx.top(places[dim])}) < static_cast<unsigned>({c.sx.top(region.tensor.extents[dim])})"
             )
-    return f"{c.tensor(region.tensor)} + {offset_text(c, region, places)}", [*terms, *_tile_terms(c, tile, run)]
+    return f"{c.tensor(region.tensor)} + {offset_text(c, region, places)}", [*terms, *tile_terms(c, tile, run)]
 
 
 def _view_places(view: View, tile: TileType, row: SX, col: SX) -> tuple[SX, SX]:
@@ -465,15 +312,15 @@ def _view_places(view: View, tile: TileType, row: SX, col: SX) -> tuple[SX, SX]:
 
 
 def _load_view(c: Context, op: Op, view: View, tile: TileType, name: str) -> None:
-    width = _view_width(c, view, tile)
+    width = view_width(c, view, tile)
     kind, count = _kind(tile.dtype, width)
     space, base = _shared_base(c, view)
     target, finish = _narrow(c, tile, width, name)
     row, col = c.base(tile)
-    for run in _runs(tile, width):
+    for run in runs_of(tile, width):
         r, k = _view_places(view, tile, add(row, run.row), add(col, run.col))
         where = c.sx.top(add(base, c.element(view, r, k)))
-        terms = _tile_terms(c, tile, run)
+        terms = tile_terms(c, tile, run)
         call = c.helpers.add(*helpers.load(space, kind, count, guarded=bool(terms)))
         tail = f", {' && '.join(terms)}, {_fill(c, None, tile.dtype, kind)}" if terms else ""
         c.out.line(f"{call}(&{target}[{_entry_of(tile, width, run.slot)}], {where}{tail});")
@@ -500,7 +347,7 @@ def store(c: Context, op: Op) -> None:
     tile = x.type
     c.out.open("")
     is_region = isinstance(dst, Region)
-    width = 1 if when is not None else _region_width(c, dst, tile) if is_region else _view_width(c, dst, tile)
+    width = 1 if when is not None else region_width(c, dst, tile) if is_region else view_width(c, dst, tile)
     kind, count = _kind(tile.dtype, width)
     name, entries = c.tiles.registers_of(x)
     row, col = c.base(tile)
@@ -513,7 +360,7 @@ def store(c: Context, op: Op) -> None:
     call = c.helpers.add(*helpers.store(space, kind, count, modifiers=_modifiers(c, op, False) if is_region else ""))
     pointers: dict[int, str] = {}
     gathered = is_region and any(d.kind == "gather" for d in dst.dims)
-    for run in _runs(tile, width):
+    for run in runs_of(tile, width):
         terms = list(holder)
         if gathered:
             where, more = _gather_place(c, dst, tile, run, col)
@@ -522,7 +369,7 @@ def store(c: Context, op: Op) -> None:
             r = add(row, run.row)
             if run.row not in pointers:
                 pointers[run.row] = c.hoist(
-                    "p", f"{pointee(tile.dtype)}*", global_address(c, dst, _logical(tile, r, col))
+                    "p", f"{pointee(tile.dtype)}*", global_address(c, dst, logical(tile, r, col))
                 )
             where = _advance(c, dst, tile, pointers[run.row], run.col)
             rows, columns = _conditions(c, dst, tile, r, col, run)
@@ -530,7 +377,7 @@ def store(c: Context, op: Op) -> None:
         else:
             mem = _view_places(dst, tile, add(row, run.row), add(col, run.col))
             where = c.sx.top(add(base, c.element(dst, *mem)))
-            terms += _tile_terms(c, tile, run)
+            terms += tile_terms(c, tile, run)
         if when is not None:
             terms.append(c.tiles.text(when, [run.slot]))
         values = _store_values(c, tile, width, name, entries, run.slot, count)
@@ -542,7 +389,7 @@ def store(c: Context, op: Op) -> None:
 def _advance(c: Context, region: Region, tile: TileType, pointer: str, col: int) -> str:
     if col == 0 or tile.axis == "rows":
         return pointer
-    if _inner_axis(region) == "col":
+    if inner_axis(region) == "col":
         return f"{pointer} + {col}"
     return f"{pointer} + {col} * {_axis_stride(c, region, 1 if tile.axis is None else 0)}"
 
@@ -573,12 +420,12 @@ def atomic(c: Context, op: Op) -> None:
     name, entries = c.tiles.registers_of(x)
     row, col = c.base(tile)
     gathered = any(d.kind == "gather" for d in region.dims)
-    for run in _runs(tile, 1):
+    for run in runs_of(tile, 1):
         terms = single_holder(c, tile)
         if gathered:
             where, more = _gather_place(c, region, tile, run, col)
         else:
-            where = global_address(c, region, _logical(tile, add(row, run.row), add(col, run.col)))
+            where = global_address(c, region, logical(tile, add(row, run.row), add(col, run.col)))
             rows, columns = _conditions(c, region, tile, add(row, run.row), col, run)
             more = rows + columns
         terms = [*terms, *more, *([] if when is None else [c.tiles.text(when, [run.slot])])]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cake_ir.bound import VX, Op, ScalarVar
 from cake_ir.layouts import TileType, placement
 from lowering.emission.context import Context
-from lowering.emission.memory import Run, _tile_terms
+from lowering.emission.regions import Run, tile_terms
 from lowering.emission.scalars import f32_text
 from lowering.emission.tiles import NoFit, ctype, fit, per_register, slot_table
 
@@ -67,7 +67,7 @@ def _source(c: Context, x: VX) -> Callable[[list[int]], str]:
 
 def _guarded(c: Context, x: VX, slot: int, text: str, identity: str) -> str:
     at = placement(x.type).offsets[slot]
-    terms = _tile_terms(c, x.type, Run(slot, *at))
+    terms = tile_terms(c, x.type, Run(slot, *at))
     return f"({' && '.join(terms)} ? {text} : {identity})" if terms else text
 
 

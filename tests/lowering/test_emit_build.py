@@ -73,5 +73,6 @@ def k(x: In[bf16, M, D], y: Out[bf16, M, D]):
 '''
     wide = build(emit(bind_text(text.format(where="where(D % 8 == 0)"))))
     narrow = build(emit(bind_text(text.format(where="where(D > 0)"))))
-    assert wide.sass.count(r"LDG\.E\.128\..*") >= 1 and narrow.sass.count(r"LDG\.E\.128\..*") == 0
-    assert narrow.sass.count(r"LDG\.E\.U16\..*") >= 8
+    assert wide.sass.count(r"LDG\.E\.128\..*") == 1 and wide.sass.count(r"LDG\.E\.U16\..*") == 0
+    # Not provable: element by element, unless this row happens to be aligned and whole.
+    assert narrow.sass.count(r"LDG\.E\.U16\..*") == 8 and narrow.sass.count(r"STG\.E\.128") == 0
