@@ -297,10 +297,13 @@ def _causes(found: list[Diagnostic]) -> list[Diagnostic]:
     still = any(d.rule == "sync/use-not-advanced" for d in found)
     stray = {(d.subject.role, d.subject.resource) for d in found if d.rule == "derive/unexpected-bytes"}
     out = []
+    torn = any(d.rule == "schedule/grid-not-divisible" for d in found)  # a cluster that is not whole counts nothing right
     for d in found:
+        if torn and d.rule.startswith("derive/") and d.severity == "error":
+            continue
         if d.rule == "derive/unequal-bytes" and (d.subject.role, d.subject.resource) in stray:
             continue  # bytes that went to another use are missing here
-        if d in copies or (still and d.rule.startswith("derive/unequal-")):
+        if d in copies or (still and d.rule.startswith(("derive/unequal-", "derive/double-"))):
             continue  # uneven counts follow from the use number that stands still
         if unmatched.get((d.subject.role, d.subject.resource)) is d:
             follow = tuple(
