@@ -103,8 +103,9 @@ def render(table: dict[str, Any]) -> str:
     for r in s["rows"]:
         life = f"lines {r['first_line']}-{r['last_line']}" if r.get("first_line") else ""
         over = f" over {r['over']}" if r.get("over") else ""
+        shape = r.get("shape", r["kind"])
         lines.append(
-            f"  {r['offset']:>7} +{r['bytes']:<7} {r['name']:<12} {r.get('shape', r['kind'])} x{r['stages']}{over} {life}".rstrip()
+            f"  {r['offset']:>7} +{r['bytes']:<7} {r['name']:<12} {shape} x{r['stages']}{over} {life}".rstrip()
         )
     if "tensor" in table:
         t = table["tensor"]

@@ -1,7 +1,7 @@
 """Which values may be minus infinity or zero because nothing valid was there (a masked row, an empty range).
 
-A small may-analysis over one bound program, seeds in the text only: the constant -inf (as fill, initial value or operand of
-select) and sums that start at 0.0. Values that loads bring are taken to be finite. Guards `select(x == -inf, a, x)` and
+A small may-analysis over one bound program, seeds in the text only: the constant -inf (as fill, initial value or operand
+of select) and sums that start at 0.0. Values that loads bring are taken to be finite. Guards `select(x == -inf, a, x)` and
 `select(x == 0.0, a, f(x))` are recognised, also through a named mask.
 """
 

@@ -2,8 +2,7 @@
 
 Layers: text and binding happened before (a BoundKernel exists); derivation; resources (static rules); progress and
 data (the order reading on the witness shapes); performance (warnings and advice). A failed layer skips the layers that
-it makes meaningless, and the report says so. Static facts are *proved*; the order reading *checks* the witness shapes it
-ran.
+it makes meaningless, and the report says so. Static facts are *proved*; the order reading *checks* the shapes it ran.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ Binding = int | float | bool | str
 
 # resource findings after which the protocol of a barrier means nothing; other full resources do not hide a race
 UNCOUNTABLE = ("hardware/tx-limit", "hardware/arrival-limit", "schedule/grid-not-divisible")
+FOLLOW_FROM_STANDSTILL = ("derive/unequal-arrivals", "derive/unequal-bytes", "derive/double-expect")
 _SEVERITY = {"error": 0, "warning": 1, "advice": 2}
 
 
@@ -288,8 +288,8 @@ def _tidy(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 
 
 def _causes(found: list[Diagnostic]) -> list[Diagnostic]:
-    """Without findings that only follow from another one. An expect and a copy of one role that name different uses of a
-    barrier show twice; the expect is reported and points at the copy."""
+    """Without findings that only follow from another one. An expect and a copy of one role that name different uses
+    of a barrier show twice; the expect is reported and points at the copy."""
     unmatched = {(d.subject.role, d.subject.resource): d for d in found if d.rule == "derive/expect-without-copies"}
     copies = [
         d for d in found if d.rule == "derive/unexpected-bytes" and (d.subject.role, d.subject.resource) in unmatched
@@ -297,13 +297,15 @@ def _causes(found: list[Diagnostic]) -> list[Diagnostic]:
     still = any(d.rule == "sync/use-not-advanced" for d in found)
     stray = {(d.subject.role, d.subject.resource) for d in found if d.rule == "derive/unexpected-bytes"}
     out = []
-    torn = any(d.rule == "schedule/grid-not-divisible" for d in found)  # a cluster that is not whole counts nothing right
+    torn = any(
+        d.rule == "schedule/grid-not-divisible" for d in found
+    )  # a cluster that is not whole counts nothing right
     for d in found:
         if torn and d.rule.startswith("derive/") and d.severity == "error":
             continue
         if d.rule == "derive/unequal-bytes" and (d.subject.role, d.subject.resource) in stray:
             continue  # bytes that went to another use are missing here
-        if d in copies or (still and d.rule.startswith(("derive/unequal-", "derive/double-"))):
+        if d in copies or (still and d.rule in FOLLOW_FROM_STANDSTILL):
             continue  # uneven counts follow from the use number that stands still
         if unmatched.get((d.subject.role, d.subject.resource)) is d:
             follow = tuple(

@@ -1,8 +1,8 @@
 """Witness shapes: few, small, and chosen so that rings wrap, tiles repeat per CTA and tails occur.
 
-Unknowns are the extents, `device.sms` (with the real count no small shape gives a CTA two tiles) and assumed data. For
-each ring of S stages the goals are 0, 1, S-1, S, S+1 and 2S+1 uses, for persistent kernels 1, 2 and 3 tiles per CTA, for
-every tiled extent a full and a minimal last tile. Goals that `where` excludes are listed, not forgotten.
+Unknowns are the extents, `device.sms` (with the real count no small shape gives a CTA two tiles) and assumed data.
+For each ring of S stages the goals are 0, 1, S-1, S, S+1 and 2S+1 uses, for persistent kernels 1, 2 and 3 tiles per
+CTA, for every tiled extent a full and a minimal last tile. Goals that `where` excludes are listed, not forgotten.
 """
 
 from __future__ import annotations
@@ -140,11 +140,11 @@ class _Search:
     # ---- probing
 
     def admits(self, values: tuple[int, ...], sms: int = 4) -> bool:
-        env = self.skeleton.environment(dict(zip(self.names, values)), {}, sms)
+        env = self.skeleton.environment(dict(zip(self.names, values, strict=False)), {}, sms)
         return self.skeleton.admits(env)
 
     def count(self, values: tuple[int, ...], sms: int) -> int:
-        env = self.skeleton.environment(dict(zip(self.names, values)), {}, sms)
+        env = self.skeleton.environment(dict(zip(self.names, values, strict=False)), {}, sms)
         try:
             return self.skeleton.cta_count(env)
         except ZeroDivisionError:
@@ -161,7 +161,15 @@ class _Search:
             for oracle in self.oracles(values, ("step", "const"), 1):
                 try:
                     depth = self.depth(
-                        self.skeleton.run(dict(zip(self.names, values)), None, sms, oracle, (0,), limit=PROBE_LIMIT, instances=1)
+                        self.skeleton.run(
+                            dict(zip(self.names, values, strict=False)),
+                            None,
+                            sms,
+                            oracle,
+                            (0,),
+                            limit=PROBE_LIMIT,
+                            instances=1,
+                        )
                     )
                 except (SkeletonLimit, AssumeViolated, ValueError, ZeroDivisionError):
                     continue
@@ -182,10 +190,12 @@ class _Search:
                 for v in e.vals.values():
                     if isinstance(v, self.counted) and v.use >= uses:
                         uses = v.use + 1
-        return uses if self.counted is BarAt else max(steps, uses)
+        # a ring whose use number stands still in a loop: count the steps, or no witness runs the loop twice
+        return uses if self.counted is BarAt and uses > 1 else max(steps, uses)
 
     def oracles(self, values: tuple[int, ...], patterns: tuple[str, ...], rounds: int) -> list[DataOracle]:
-        """Data choices whose largest value is one of the extents, largest first; those that break an assumption fall out."""
+        """Data choices whose largest value is one of the extents, largest first; those that break an assumption fall
+        out."""
         if not self.data:
             return [DataOracle()]
         if not self.skeleton.int_loads:
@@ -247,7 +257,7 @@ class _Search:
     def granule(self, base: tuple[int, ...], i: int) -> int:
         """The least step of extent i that `where` admits."""
         for g in sorted({1, 2, 4, 8, 16, 32, 64, 128, 256, self.moduli()}):
-            if self.admits((*base[:i], base[i] + g, *base[i + 1:])) or self.admits((*base[:i], g, *base[i + 1:])):
+            if self.admits((*base[:i], base[i] + g, *base[i + 1 :])) or self.admits((*base[:i], g, *base[i + 1 :])):
                 return g
         return max(1, base[i])
 
@@ -276,7 +286,7 @@ class _Search:
 
     def smallest(self, base: tuple[int, ...], i: int, granule: int) -> int:
         for v in (1, 2, 4, 8, granule, 16, 32, 64, 128):
-            if v <= base[i] and self.admits((*base[:i], v, *base[i + 1:])):
+            if v <= base[i] and self.admits((*base[:i], v, *base[i + 1 :])):
                 return v
         return base[i]
 
@@ -294,9 +304,9 @@ class _Search:
             step = max(step, granule)
             if step % granule:
                 continue
-            value = (*small[:i], max(step, small[i]) + max(granule, 1 if step > 1 else step), *small[i + 1:])
+            value = (*small[:i], max(step, small[i]) + max(granule, 1 if step > 1 else step), *small[i + 1 :])
             if not self.admits(value):
-                value = (*small[:i], 2 * step, *small[i + 1:])
+                value = (*small[:i], 2 * step, *small[i + 1 :])
                 if not self.admits(value) or 2 * step <= small[i]:
                     continue
             f = self.feature(value, many)
@@ -366,9 +376,8 @@ class _Search:
                     if witness is not None:
                         break
             if witness is None:
-                unmet.append(
-                    f"{goal}: not possible under `where` ({', '.join(f'{n}={v}' for n, v in zip(self.names, values))})"
-                )
+                shape = ", ".join(f"{n}={v}" for n, v in zip(self.names, values, strict=True))
+                unmet.append(f"{goal}: not possible under `where` ({shape})")
             else:
                 chosen.setdefault((witness.dims, witness.sms, witness.oracle), witness)
         found = tuple(chosen.values())[:MAX_WITNESSES]
@@ -401,7 +410,7 @@ class _Search:
 
     def repair(self, values: tuple[int, ...]) -> tuple[int, ...] | None:
         """The values rounded up to what `where` admits, one extent at a time."""
-        out = [v or least for v, least in zip(values, self.small)]
+        out = [v or least for v, least in zip(values, self.small, strict=False)]
         for i, g in enumerate(self.granules):
             if self.admits(tuple(out)):
                 break
@@ -420,10 +429,10 @@ class _Search:
         patterns = patterns[k % 4 :] + patterns[: k % 4]
         best: tuple[int, Witness] | None = None
         for oracle in self.oracles(values, patterns, (1, 2, 0)[k % 3])[:6]:
-            w = Witness(tuple(zip(self.names, values)), sms, first + last, count, oracle, goal)
+            w = Witness(tuple(zip(self.names, values, strict=False)), sms, first + last, count, oracle, goal)
             try:
                 found = traces(self.bound, w)
-            except (AssumeViolated, SkeletonLimit, ZeroDivisionError, IndexError):
+            except (AssumeViolated, SkeletonLimit, ZeroDivisionError, IndexError, ValueError):  # ValueError: a loop step of 0
                 continue
             if not self.data:
                 return w

@@ -14,5 +14,6 @@ UNPAGED: dict[str, str] = {
     "hardware/unknown-fact": "a fault of an analysis that asks for a fact without source, not of the program",
     "hardware/unknown-feature": "a fault of an analysis that asks for a feature nobody declared",
     "hardware/target-lacks-feature": "raised by look-ups of tools; programs get hardware/feature-missing",
+    "sync/over-arrival": "a net behind derive/unequal-arrivals and sync/phase-drift, which find the cause first",
     "hardware/tma-dtype": "no memory dtype of fewer than 8 bits can be declared for a tile yet",
 }

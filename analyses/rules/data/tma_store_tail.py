@@ -74,7 +74,8 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
         yield ctx.finding(
             RULE.id,
             "warning",
-            f"the inner extent of '{t.name}' is not provably a multiple of 16 B; state where(... % {step} == 0) or store the tail by threads",
+            f"the inner extent of '{t.name}' is not provably a multiple of 16 B;"
+            f" state where(... % {step} == 0) or store the tail by threads",
             op.span,
             resource=t.name,
             op=op.name,

@@ -52,6 +52,7 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
             yield ctx.finding(
                 RULE.id,
                 "warning",
-                f"cluster={launch.cluster} is above the portable size of {portable}: it needs an opt-in and may not fit every device",
+                f"cluster={launch.cluster} is above the portable size of {portable}:"
+                " it needs an opt-in and may not fit every device",
                 launch.span,
             )

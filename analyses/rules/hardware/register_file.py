@@ -62,7 +62,8 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
             yield ctx.finding(
                 RULE.id,
                 "error",
-                f"{top.registers} registers of fragments are alive here in role {role.name} ({parts}); a thread has {LIMIT}",
+                f"{top.registers} registers of fragments are alive here in role {role.name} ({parts});"
+                f" a thread has {LIMIT}",
                 top.span,
                 contract="A thread has at most 255 registers; what is alive together must fit.",
                 role=role.name,

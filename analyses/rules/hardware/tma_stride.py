@@ -77,8 +77,8 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
             yield ctx.finding(
                 RULE.id,
                 "error",
-                f"dimension {g.dim} of '{g.tensor.name}' has a stride of {size} B; {g.reason}, so it must be a multiple of"
-                f" {g.modulus} B ({step} elements of {g.tensor.dtype})",
+                f"dimension {g.dim} of '{g.tensor.name}' has a stride of {size} B; {g.reason},"
+                f" so it must be a multiple of {g.modulus} B ({step} elements of {g.tensor.dtype})",
                 g.span,
                 contract="Global strides (all dimensions but the last) are multiples of the access width.",
                 related=((g.tensor.span, f"'{g.tensor.name}' is declared here"),),

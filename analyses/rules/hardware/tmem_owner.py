@@ -101,7 +101,8 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
             yield ctx.finding(
                 RULE.id,
                 "error",
-                f"'{b.name}' is owned by {b.owner.name}, '{tiles[0].name}' by {tiles[0].owner.name}; one role allocates for the block",
+                f"'{b.name}' is owned by {b.owner.name}, '{tiles[0].name}' by {tiles[0].owner.name};"
+                " one role allocates for the block",
                 b.span,
                 contract="One warp allocates and frees the tensor memory of a block.",
                 related=((tiles[0].span, f"'{tiles[0].name}' is declared here"),),

@@ -104,7 +104,8 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
             yield ctx.finding(
                 RULE.id,
                 "warning",
-                f"{dtype} products accumulate in the tensor core over more than 128 elements of K; add each 128 to an f32 fragment",
+                f"{dtype} products accumulate in the tensor core over more than 128 elements of K;"
+                " add each 128 to an f32 fragment",
                 op.span,
                 role=op.role,
                 op=op.name,

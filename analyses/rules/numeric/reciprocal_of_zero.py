@@ -69,7 +69,8 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
         yield ctx.finding(
             RULE.id,
             "warning",
-            f"'{name.name}' is 0.0 for a row in which nothing is valid; write select({name.name} == 0.0, 0.0, rcp({name.name}))",
+            f"'{name.name}' is 0.0 for a row in which nothing is valid;"
+            f" write select({name.name} == 0.0, 0.0, rcp({name.name}))",
             stmt.span,
             contract="A fully masked row has a defined result.",
         )

@@ -58,8 +58,8 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
             yield ctx.finding(
                 RULE.id,
                 "advice",
-                f"rows of '{b.name}' are {b.pitch} B apart, so the rows of a matrix share banks ({ways} passes instead of one);"
-                f" use swizzle= or pad={16 // b.dtype.bytes}",
+                f"rows of '{b.name}' are {b.pitch} B apart, so the rows of a matrix share banks"
+                f" ({ways} passes instead of one); use swizzle= or pad={16 // b.dtype.bytes}",
                 op.span,
                 related=((b.span, f"'{b.name}' is declared here"),),
                 resource=b.name,

@@ -74,6 +74,8 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
     for loop in ctx.statements:
         if not isinstance(loop, (For, While)):
             continue
+        if any(isinstance(s, (For, While)) for s in walk(loop.body)):
+            continue  # an outer loop: what it refills is used by a loop inside
         for op in walk(loop.body):
             view = (
                 op.operands.get("view")
@@ -90,7 +92,8 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
                 yield ctx.finding(
                     RULE.id,
                     "advice",
-                    f"'{view.buffer.name}' has one stage and is refilled in the loop at line {loop.span.line}: copies and use alternate",
+                    f"'{view.buffer.name}' has one stage and is refilled in the loop at line {loop.span.line}:"
+                    " copies and use alternate",
                     view.buffer.span,
                     resource=view.buffer.name,
                 )

@@ -17,7 +17,7 @@ RULE = Rule(
     severity="advice",
     layer="performance",
     title="A wgmma this narrow is bound by shared memory",
-    source="Arithmetic on the target's rates: m64nNk16 takes N/2 clocks and reads (64 + N) * 32 bytes at 128 bytes per clock",
+    source="Target rates: m64nNk16 takes N/2 clocks and reads (64 + N) * 32 bytes at 128 bytes per clock",
     line=21,
 )
 

@@ -101,7 +101,8 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
         yield ctx.finding(
             RULE.id,
             "error",
-            f"the roles ask for {total} registers ({parts}); the block is launched with {launch.threads} x {launch.r0} = {pool}",
+            f"the roles ask for {total} registers ({parts});"
+            f" the block is launched with {launch.threads} x {launch.r0} = {pool}",
             role.span,
             contract="setmaxnreg.inc waits until the block's pool has enough registers; the pool never grows.",
             related=tuple((r.span, f"{n} registers") for r, n in rows if r is not role),

@@ -1,0 +1,75 @@
+"""**Checks.** A stage that a wgmma reads is released only after a `wgmma_wait` that covers its group.
+
+**Why.** The product is asynchronous: the next copy overwrites its operands.
+"""
+
+from __future__ import annotations
+
+from analyses.rules import Rule
+
+RULE = Rule(
+    id="data/wgmma-release-before-wait",
+    severity="error",
+    layer="data",
+    title="Operands of a pending product released",
+    source="PTX ISA, 'wgmma.wait_group'; NVIDIA/Fuser issue 3561",
+    line=23,
+)
+
+REJECTED = """
+@kernel(target="sm_90a")
+def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
+    where(K > 0, K % 8 == 0)
+    launch(ctas=ceil_div(M, 64))
+    producer = role(thread, warps=4)
+    math = role(warpgroup)
+    a_s = smem(bf16, 64, 64, stages=2, swizzle=128)
+    b_s = smem(bf16, 64, 64, stages=2, swizzle=128)
+    full = mbarrier(stages=2)
+    free = mbarrier(stages=2)
+    with math:
+        acc = fragment(f32, wgmma_d[64, 64])
+    for n in range(ceil_div(K, 64)):
+        with producer:
+            wait(free[n - 2])
+            expect(full[n])
+            tma_load(a_s[n], a[64 * cta:, 64 * n:], signal=full[n])
+            tma_load(b_s[n], b[:, 64 * n:], signal=full[n])
+        with math:
+            wait(full[n])
+            wgmma(acc, a_s[n], b_s[n], init=n == 0)
+            wgmma_commit()
+            arrive(free[n])
+            wgmma_wait(0)
+    with math:
+        store(d[64 * cta:, :], acc)
+"""
+
+ACCEPTED = """
+@kernel(target="sm_90a")
+def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
+    where(K > 0, K % 8 == 0)
+    launch(ctas=ceil_div(M, 64))
+    producer = role(thread, warps=4)
+    math = role(warpgroup)
+    a_s = smem(bf16, 64, 64, stages=2, swizzle=128)
+    b_s = smem(bf16, 64, 64, stages=2, swizzle=128)
+    full = mbarrier(stages=2)
+    free = mbarrier(stages=2)
+    with math:
+        acc = fragment(f32, wgmma_d[64, 64])
+    for n in range(ceil_div(K, 64)):
+        with producer:
+            wait(free[n - 2])
+            expect(full[n])
+            tma_load(a_s[n], a[64 * cta:, 64 * n:], signal=full[n])
+            tma_load(b_s[n], b[:, 64 * n:], signal=full[n])
+        with math:
+            wait(full[n])
+            wgmma(acc, a_s[n], b_s[n], init=n == 0)
+            wgmma_commit()
+            wgmma_wait(0)
+            arrive(free[n])
+    with math:
+        store(d[64 * cta:, :], acc)
+"""
