@@ -245,12 +245,14 @@ class Compiler:
                 child = Agent(machine, ag.cta, ag.role, ag.index, list(ag.env), frags, parent=ag, warp=w)
                 if slot is not None:
                     child.env[slot] = w
-                child.at = s
+                child.at, child.epoch, child.dirty, child.warp_epoch = s, ag.epoch, ag.dirty, ag.warp_epochs[w]
                 machine.spawn(child, run_items(items, child))  # type: ignore[arg-type]
                 children.append(child)
             yield WaitUntil(lambda: all(c.done for c in children), "its warps")
             for c in children:
                 ag.unfenced += c.unfenced
+                ag.dirty |= c.wrote
+                ag.warp_epochs[c.warp] = c.warp_epoch
 
         return (s, True, fork)
 

@@ -238,6 +238,8 @@ def splat(value: Any, dtype: Any) -> Value:
         return np.zeros((1, 1), nd), np.ones((1, 1), bool)
     if nd.kind in "iu" and isinstance(value, float):
         value = round_scalar(value, dtype.name)
+    if dtype.bits == 32 and dtype.name != "tf32":
+        return np.array([[value]], nd), None
     if dtype.kind == "f":
         return cast(np.full((1, 1), value, np.float32), dtype), None
     return np.full((1, 1), value, nd), None

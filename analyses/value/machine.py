@@ -113,7 +113,8 @@ class Agent:
         self.done = False
         self.at: Any = None  # the statement being executed
         self.unfenced: list[tuple[Bytes, Any, np.ndarray, str]] = []  # memory, dtype, elements, unit
-        self.unsynced: list[tuple[Bytes, Any, np.ndarray]] = []  # written by several threads since the unit's last sync
+        self.epoch, self.warp_epoch, self.warp_epochs = machine.new_epoch(), 0, [1, 1, 1, 1]
+        self.dirty = self.wrote = False  # shared memory was written: in this epoch, ever
         self.open_bulk: dict[str, list[AsyncOp]] = {"T": [], "G": []}
         self.bulk: dict[str, list[list[AsyncOp]]] = {"T": [], "G": []}
         self.open_cp: list[AsyncOp] = []
@@ -148,17 +149,26 @@ class Agent:
             "pending-register", f"{frag.name} is used while an asynchronous op still writes it: no wait has retired it"
         )
 
-    def unsynced_in(self, memory: Bytes, dtype: Any, idx: np.ndarray) -> Mask:
-        """Which of these elements other threads of the unit wrote since its last sync."""
-        out: Mask = None
-        for other, kind, wrote in self.unsynced:
-            if other is not memory:
-                continue
-            a, b = idx * dtype.bytes, wrote * kind.bytes
-            hit = np.isin(a, b) if a.size and b.size else None
-            if hit is not None and hit.any():
-                out = hit if out is None else out | hit
-        return out
+    def synced(self) -> None:
+        """The threads of the unit have met: what they wrote before is visible to all of them."""
+        self.epoch, self.dirty = self.machine.new_epoch(), False
+
+    def warp_synced(self) -> None:
+        """The lanes of a warp inside `warps()` have met; the other warps have not."""
+        self.warp_epoch += 1
+
+    def first_thread(self) -> int:
+        """The unit's first thread, counted inside the role instance."""
+        return 32 * self.warp if self.warp is not None else 0
+
+    def unsynced(self, memory: Bytes, dtype: Any, idx: np.ndarray, threads: np.ndarray | int, what: str) -> Mask:
+        """Elements that other threads of this unit wrote since its last sync: reading them is a race."""
+        if not self.dirty:
+            return None
+        mask = memory.by_others(dtype, idx, (self.epoch, self.warp_epoch), threads, self.warp)
+        if mask is not None:
+            self.hint(f"{what} reads what other threads of its unit wrote since their last sync")
+        return mask
 
     def hint(self, text: str) -> None:
         """Remembers (once per statement) why poison arose."""
@@ -182,6 +192,7 @@ class Machine:
     def __init__(self, bound: BoundKernel, tensors: dict[str, GlobalTensor], memory: MemoryMap, schedule: str) -> None:
         self.bound, self.tensors, self.map = bound, tensors, memory
         self.derived = derive(bound)
+        self.epochs = 0
         self.hints: dict[int, dict[tuple[str, Span], None]] = {}
         self.agents: list[Agent] = []
         self.chains: dict[Any, deque[AsyncOp]] = {}
@@ -250,6 +261,11 @@ class Machine:
         op.seq = self.seq
         self.chains.setdefault(chain if chain is not None else self.seq, deque()).append(op)
         return op
+
+    def new_epoch(self) -> int:
+        """A number for the time between two syncs of one unit."""
+        self.epochs += 1
+        return self.epochs
 
     def spawn(self, agent: Agent, gen: Generator[Any, None, None]) -> None:
         """Adds an agent."""

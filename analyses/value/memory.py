@@ -17,6 +17,9 @@ from cake_ir.bound import BoundKernel, Buffer, Tensor, View
 from cake_ir.derive.memory import buffer_bytes, memory_map, tmem_cols
 from cake_ir.diagnostics import Span
 
+MANY, MANY_OF_WARP = 511, 256
+"""Writers of elements that several threads write together (stmatrix, cp.async): of the unit, or of warp MANY_OF_WARP + w."""
+
 TMEM_ROW = 2048  # bytes of one tensor-memory lane: 512 columns of 32 bits
 
 
@@ -75,6 +78,7 @@ class Bytes:
         self.data = np.full(nbytes, 255, np.uint8)
         self.undef = np.full(nbytes, 255, np.uint8)
         self.unfenced = np.zeros(nbytes, np.uint8)
+        self.stamp: np.ndarray | None = None  # of the last generic write of each byte; see mark_writer
         self.open = 0  # pending unfenced write records; 0 lets readers skip the mask
         self._typed: dict[Any, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
@@ -120,6 +124,42 @@ class Bytes:
             if undef is None
             else np.where(undef, und.dtype.type(-1 & (2 ** (8 * und.itemsize) - 1)), und.dtype.type(0))
         )
+
+    def mark_writer(
+        self, dtype: Any, idx: np.ndarray, epochs: tuple[int, int], threads: np.ndarray | int, warp: int | None
+    ) -> None:
+        """Remembers who wrote elements and when: epochs of the unit and of the warp (times between two syncs), the thread
+        inside the role instance, or MANY; warp: the one that runs alone inside `warps()`."""
+        if self.stamp is None:
+            self.stamp = np.zeros(len(self.data), np.int64)
+        if isinstance(threads, int) and threads == MANY and warp is not None:
+            threads = MANY_OF_WARP + warp
+        self.stamp[idx * dtype.bytes] = (epochs[0] << 32) + (epochs[1] << 16) + threads
+
+    def clear_writer(self, dtype: Any, idx: np.ndarray) -> None:
+        """An asynchronous write takes the bytes over."""
+        if self.stamp is not None:
+            self.stamp[idx * dtype.bytes] = 0
+
+    def by_others(
+        self, dtype: Any, idx: np.ndarray, epochs: tuple[int, int], threads: np.ndarray | int, warp: int | None
+    ) -> Mask:
+        """Elements that another thread of the unit wrote since the last sync of the two. threads: who reads (-1: several)."""
+        if self.stamp is None:
+            return None
+        stamp = self.stamp[idx * dtype.bytes]
+        bad = stamp >> 32 == epochs[0]
+        if not bad.any():
+            return None
+        code = stamp & 0xFFFF
+        bad &= code != threads
+        writer_warp = np.where(code < MANY_OF_WARP, code >> 5, code - MANY_OF_WARP)
+        if warp is not None:
+            bad &= (writer_warp != warp) | ((stamp >> 16) & 0xFFFF == epochs[1] & 0xFFFF)
+        elif not isinstance(threads, int):
+            # a warpgroup that reads what the same warp wrote inside warps(): its warp may have synced there (lenient)
+            bad &= ((stamp >> 16) & 0xFFFF == 0) | (writer_warp != threads >> 5)
+        return some(bad)
 
     def mark_unfenced(self, dtype: Any, idx: np.ndarray) -> None:
         """Generic writes that the async proxy may not see yet."""

@@ -26,6 +26,7 @@ from analyses.value.exprs import scalar
 from analyses.value.facts import view_bytes
 from analyses.value.formats import Mask, join, np_dtype
 from analyses.value.machine import Agent, AsyncOp
+from analyses.value.memory import MANY
 from analyses.value.ops_sync import receivers, target
 from cake_ir.bound import BarUse, Op, Region, View
 
@@ -66,6 +67,7 @@ def _load(c: Any, op: Op) -> Compiled:
                 memory = dest.memory(view.buffer)
                 overwrite_check(dest, memory, view, idx, op.name, span, ag.name)
                 memory.write(dtype, idx, data, undef)
+                memory.clear_writer(dtype, idx)
                 told.rings[barrier].complete_tx(n, nbytes, span, f"{op.name} issued by {ag.name}")
 
         ag.machine.issue(AsyncOp("tma", (land,), ag, span, op.name))
@@ -110,9 +112,7 @@ def _store(c: Any, op: Op) -> Compiled:
         got: list[tuple[np.ndarray, Mask]] = []
         stmt = ag.at
 
-        loose = ag.unsynced_in(memory, dtype, idx) if op.unit == "T" else None
-        if loose is not None:
-            ag.hint(f"{op.name} reads {where_is(view)} by one thread before a sync with the threads that wrote it")
+        loose = ag.unsynced(memory, dtype, idx, ag.first_thread() if op.unit == "T" else -1, op.name)
 
         def sample() -> None:
             data, undef, unfenced = memory.read_async(dtype, idx)
@@ -226,17 +226,18 @@ def _cp_async(c: Any, op: Op) -> Compiled:
         def land() -> None:
             data, undef = read_part(part, zero, ag)
             memory.write(dtype, idx, data.reshape(idx.shape), None if undef is None else undef.reshape(idx.shape))
-            generic_written(ag, memory, dtype, idx, unit)
+            generic_written(ag, memory, dtype, idx, unit, MANY)
 
         ag.open_cp.append(ag.machine.issue(AsyncOp("cp_async", (land,), ag, op.span, op.name), ("cp", ag)))
 
     return False, issue
 
 
-def generic_written(ag: Agent, memory: Any, dtype: Any, idx: np.ndarray, unit: str) -> None:
-    """Marks a generic write as not yet fenced (only kernels that have an async proxy care)."""
-    if unit != "T":
-        ag.unsynced.append((memory, dtype, idx))
+def generic_written(ag: Agent, memory: Any, dtype: Any, idx: np.ndarray, unit: str, threads: np.ndarray | int) -> None:
+    """Marks a generic write by `threads` of the unit: unseen by its other threads until a sync, and by the async proxy
+    until a fence (only kernels that have an async proxy care)."""
+    memory.mark_writer(dtype, idx, (ag.epoch, ag.warp_epoch), threads, ag.warp)
+    ag.dirty = ag.wrote = True
     if ag.machine.proxied:
         memory.mark_unfenced(dtype, idx)
         ag.unfenced.append((memory, dtype, idx, unit))

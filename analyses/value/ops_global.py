@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,49 @@ from analyses.value.access import (
     write_part,
 )
 from analyses.value.exprs import POISON, native, scalar, splat
-from analyses.value.formats import Mask, cast
+from analyses.value.formats import Mask, cast, join
 from analyses.value.machine import Agent
+from analyses.value.memory import MANY
 from analyses.value.ops_copy import generic_written, update_part
 from cake_ir.bound import Op, Region, View
+from cake_ir.layouts import TileType, base_of, placement
 
 Compiled = tuple[bool, Callable[[Agent], Any]]
+
+
+@lru_cache(maxsize=512)
+def threads_of(tile: TileType) -> tuple[np.ndarray, np.ndarray]:
+    """(writer, reader) thread of every element of a register tile [rows, cols], counted inside the unit.
+
+    A replicated vector is written by its first holder, and read by several threads: reader -1.
+    """
+    first: np.ndarray = np.full((tile.rows, tile.cols), -1)
+    holders: np.ndarray = np.zeros((tile.rows, tile.cols), int)
+    offsets = np.array(placement(tile).offsets).reshape(-1, 2)
+    for t in range(tile.threads):
+        at = offsets + base_of(tile.layout, tile.dtype, tile.axis, tile.threads, t)
+        at = at[(at[:, 0] < tile.rows) & (at[:, 1] < tile.cols)]
+        place: Any = (at[:, 0], at[:, 1])
+        holders[place] += 1
+        first[place] = np.where(first[place] < 0, t, first[place])
+    return first, np.where(holders == 1, first, -1)
+
+
+class _Threads:
+    """Threads of the elements of a tile, as numbers inside the role instance; `several` stays what it is."""
+
+    def __init__(self, threads: np.ndarray | int, several: int, shape: tuple[int, int]) -> None:
+        self.threads: np.ndarray = np.broadcast_to(np.asarray(threads), shape)
+        self.several = several
+        self.known: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+
+    def of(self, first: int, shape: tuple[int, ...]) -> np.ndarray:
+        """For a unit whose first thread is `first`, in the shape of a view."""
+        key = (first, shape)
+        if key not in self.known:
+            moved = np.where(self.threads == self.several, self.several, self.threads + first)
+            self.known[key] = np.ascontiguousarray(moved).reshape(shape)
+        return self.known[key]
 
 
 def _load(c: Any, op: Op) -> Compiled:
@@ -32,12 +70,17 @@ def _load(c: Any, op: Op) -> Compiled:
     src = op.operands["view" if op.name == "ldmatrix" else "src"]
     if isinstance(src, View):
         at, dtype = view_at(c, src), src.buffer.dtype
+        readers = _Threads(-1 if op.name == "ldmatrix" else threads_of(frag.type)[1], -1, shape)
 
         def from_view(ag: Agent) -> None:
             _, memory, idx = at(ag)
             data, undef = memory.read(dtype, idx)
             if undef is not None:
                 ag.hint(f"{op.name} reads bytes of {where_is(src)} that are not there yet")
+            if ag.dirty:
+                who = readers.of(ag.first_thread(), idx.shape)
+                undef = join(undef, ag.unsynced(memory, dtype, idx, who, op.name))
+            if undef is not None:
                 undef = undef.reshape(shape)
             ag.write_frag(slot, frag, data.reshape(shape), undef)
 
@@ -60,6 +103,8 @@ def _load_scalar(c: Any, op: Op) -> Compiled:
         def from_view(ag: Agent) -> None:
             _, memory, idx = at(ag)
             data, undef = memory.read(dtype, idx)
+            one = op.unit == "T" or ag.role.unit == "thread"
+            undef = join(undef, ag.unsynced(memory, dtype, idx, ag.first_thread() if one else -1, "load"))
             if undef is not None:
                 ag.hint(f"load reads a cell of {where_is(src)} that is not there yet")
             ag.env[slot] = POISON if undef is not None else native(data.reshape(-1)[0], dtype.name)
@@ -99,6 +144,8 @@ def _store(c: Any, op: Op) -> Compiled:
     value, mask, unit = c.vx(op.operands["x"]), _mask(c, op), op.unit
     if isinstance(dst, View):
         at, dtype = view_at(c, dst), dst.buffer.dtype
+        tile = op.operands["x"].type
+        writers = _Threads(MANY if op.name == "stmatrix" else threads_of(tile)[0], MANY, (tile.rows, tile.cols))
 
         def to_view(ag: Agent) -> None:
             _, memory, idx = at(ag)
@@ -106,12 +153,13 @@ def _store(c: Any, op: Op) -> Compiled:
             when = mask(ag)
             data = data.reshape(idx.shape)
             undef = None if undef is None else undef.reshape(idx.shape)
+            who = writers.of(ag.first_thread(), idx.shape)
             if when is not None:
                 when = when.reshape(idx.shape)
-                idx, data = idx[when], data[when]
+                idx, data, who = idx[when], data[when], who[when]
                 undef = None if undef is None else undef[when]
             memory.write(dtype, idx, data, undef)
-            generic_written(ag, memory, dtype, idx, unit)
+            generic_written(ag, memory, dtype, idx, unit, who)
 
         return False, to_view
     region = region_at(c, dst)
@@ -139,7 +187,7 @@ def _store_scalar(c: Any, op: Op) -> Compiled:
             _, memory, idx = at(ag)
             data, undef = splat(value(ag.env), dtype)
             memory.write(dtype, idx, data.reshape(idx.shape), None if undef is None else undef.reshape(idx.shape))
-            generic_written(ag, memory, dtype, idx, unit)
+            generic_written(ag, memory, dtype, idx, unit, ag.first_thread())
 
         return False, to_view
     region = region_at(c, dst)

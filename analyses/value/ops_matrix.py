@@ -10,7 +10,7 @@ import numpy as np
 from analyses.value.access import unfenced_hint, view_at, where_is
 from analyses.value.barriers import WaitUntil
 from analyses.value.exprs import scalar
-from analyses.value.formats import Mask, accumulate, cast, k_step, product_mask, some
+from analyses.value.formats import Mask, accumulate, cast, join, k_step, product_mask, some
 from analyses.value.machine import Agent, AsyncOp, Cta
 from analyses.value.ops_sync import receivers, target
 from cake_ir.bound import BarUse, Op, SConst, VFrag, View
@@ -113,10 +113,13 @@ def _wgmma(c: Any, op: Op) -> Compiled:
             )
         overwrite, stmt = init(ag), ag.at
         _, b_mem, b_idx = b_at(ag)
-        reg = None
+        b_loose = ag.unsynced(b_mem, b.buffer.dtype, b_idx, -1, "wgmma")
+        reg = a_loose = None
         a_mem = a_idx = None
         if a_at is not None:
+            assert isinstance(a, View)
             _, a_mem, a_idx = a_at(ag)
+            a_loose = ag.unsynced(a_mem, a.buffer.dtype, a_idx, -1, "wgmma")
         else:
             assert a_reg is not None
             reg = a_reg(ag)
@@ -130,8 +133,10 @@ def _wgmma(c: Any, op: Op) -> Compiled:
             if left is None:
                 assert isinstance(a, View)
                 assert a_idx is not None
-                left = _async_read(ag, stmt, a_mem, a, a_idx, "wgmma")
-            right = _async_read(ag, stmt, b_mem, b, b_idx, "wgmma")
+                data, undef = _async_read(ag, stmt, a_mem, a, a_idx, "wgmma")
+                left = data, join(undef, a_loose)
+            data, undef = _async_read(ag, stmt, b_mem, b, b_idx, "wgmma")
+            right = data, join(undef, b_loose)
             old = None if overwrite else _get(st, r, k, whole)
             _put(st, r, k, whole, multiply(old, left, right, step), dtype)
 

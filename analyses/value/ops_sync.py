@@ -41,11 +41,14 @@ def receivers(multicast: Any, own: Callable[[Agent], Cta]) -> Callable[[Agent], 
 def _wait(c: Any, op: Op) -> Compiled:
     bar: BarUse = op.operands["bar"]
     use, barrier = scalar(bar.use), bar.barrier
+    together = op.unit != "T"
 
     def wait(ag: Agent) -> Iterator[Any]:
         n = use(ag.env)
         if n >= 0:
             yield WaitPhase(ag.cta.rings[barrier], n, op.span, ag.name)
+            if together:
+                ag.synced()  # lenient: every thread of the unit has passed a barrier that others of it may have fed
 
     return True, wait
 
@@ -53,9 +56,13 @@ def _wait(c: Any, op: Op) -> Compiled:
 def _arrive(c: Any, op: Op) -> Compiled:
     bar: BarUse = op.operands["bar"]
     use, barrier, where = scalar(bar.use), bar.barrier, target(bar)
+    together = op.unit != "T"
     fixed = {"T": 1, "W": 1, "G": 4, "K": 4 if c.role.unit == "warpgroup" else 1}[op.unit]
 
     def arrive(ag: Agent) -> None:
+        if together:
+            # a warp syncs before its arrival; for a warpgroup this is lenient
+            ag.warp_synced() if ag.warp is not None else ag.synced()
         there = where(ag)
         if there is not ag.cta:
             there.must_live(f"an arrival for {barrier.name} comes", op.span, ag.name)
@@ -109,8 +116,10 @@ def _named_arrive(c: Any, op: Op) -> Compiled:
 
 def _synced_warp(ag: Agent) -> None:
     """The lanes of a warp agent see each other's writes; a warpgroup agent's warps do not see each other's."""
-    if ag.weight == 1:
-        ag.unsynced.clear()
+    if ag.warp is not None:
+        ag.warp_synced()
+    elif ag.weight == 1:
+        ag.synced()
 
 
 def _sync(c: Any, op: Op) -> Compiled:
@@ -123,7 +132,7 @@ def _sync(c: Any, op: Op) -> Compiled:
         use, barrier = scalar(bar.use), bar.barrier
 
         def named(ag: Agent) -> Iterator[Any]:
-            ag.unsynced.clear()
+            ag.synced()
             n = use(ag.env)
             _check_number(ag, barrier, n)
             m = _named(ag, barrier, n)
@@ -134,7 +143,7 @@ def _sync(c: Any, op: Op) -> Compiled:
     role = op.operands.get("role")
 
     def meet(ag: Agent) -> Iterator[Any]:
-        ag.unsynced.clear()
+        ag.synced()
         if scope == "warpgroup":
             if ag.warp is None:
                 return

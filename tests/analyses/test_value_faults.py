@@ -112,7 +112,7 @@ FAULTS: dict[str, tuple[Program, list[tuple[str, str]], dict[str, str]]] = {
     "overlay read before written": (
         GEMM80,
         [("cast(acc, bf16))\n        sync(math)\n", "cast(acc, bf16))\n")],
-        {"greedy": "wrong"},
+        {"greedy": "wrong poison"},
     ),
     "accumulator reused before drained": (
         GEMM100,

@@ -423,3 +423,63 @@ store(o[2], select(N > 3, lsb(N), -1))
 def test_an_index_that_does_not_fit_is_named() -> None:
     with pytest.raises(ValueFault, match="range32"):
         run("store(o[0], n * 65536 * 65536)", "o: Out[i32, 1], n: i32", {}, scalars={"n": 5})
+
+
+# ---- threads of one unit ---------------------------------------------------------------------------------------------
+
+PASS_ON = """
+store(s, load(x[0:, 0:], vec(4)[4, 128]))
+SYNC
+store(o[0:, 0:], load(s, LAYOUT[4, 128]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("sync", "layout", "right"),
+    [("", "vec(4)", True), ("", "vec(1)", False), ("sync(warp)", "vec(1)", True)],
+)
+def test_lanes_see_each_other_only_after_a_sync(sync: str, layout: str, right: bool) -> None:
+    x = f32(4, 128)
+    body = PASS_ON.replace("SYNC\n", sync + "\n" if sync else "").replace("LAYOUT", layout)
+    args, tensors, smem = "x: In[f32, 4, 128], o: Out[f32, 4, 128]", {"x": x}, "s = smem(f32, 4, 128)"
+    if right:
+        assert np.array_equal(run(body, args, tensors, smem=smem)["o"], x)
+        return
+    with pytest.raises(ValueFault) as caught:
+        run(body, args, tensors, smem=smem)
+    assert caught.value.kind == "poison"
+    assert "other threads of its unit wrote" in caught.value.notes[0][0]
+
+
+@pytest.mark.parametrize(("join", "shift", "right"), [("sync(warpgroup)", 1, True), ("", 1, False), ("", 0, True)])
+def test_a_warp_sync_does_not_join_the_warps_of_a_warpgroup(join: str, shift: int, right: bool) -> None:
+    body = f"""
+with warps() as w:
+    store(s.rows(16 * w, 16), load(x[16 * w:, 0:], vec(4)[16, 128]))
+    sync(warp)
+{join}
+with warps() as w:
+    r = 16 * ((w + {shift}) % 4)
+    store(o[r:, 0:], load(s.rows(r, 16), vec(1)[16, 128]))
+"""
+    x = f32(64, 128)
+    args, smem = "x: In[f32, 64, 128], o: Out[f32, 64, 128]", "s = smem(f32, 64, 128)"
+    body = body.replace("\n\n", "\n")
+    if right:
+        assert np.array_equal(run(body, args, {"x": x}, unit="warpgroup", smem=smem)["o"], x)
+        return
+    with pytest.raises(ValueFault, match="poison"):
+        run(body, args, {"x": x}, unit="warpgroup", smem=smem)
+
+
+def test_one_lane_writes_and_all_read() -> None:
+    body = """
+store(s[3], 7)
+SYNC
+n = load(s[3])
+store(o[0], n)
+"""
+    args, smem = "x: In[f32, N], o: Out[i32, 1]", "s = smem(i32, 8)"
+    assert run(body.replace("SYNC", "sync(warp)"), args, {"x": f32(1)}, smem=smem)["o"][0] == 7
+    with pytest.raises(ValueFault, match="poison"):
+        run(body.replace("SYNC\n", ""), args, {"x": f32(1)}, smem=smem)
