@@ -16,7 +16,7 @@ RULE = Rule(
     line=7,
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_90a")
 def rows(x: In[f32, M, N], y: Out[f32, M, N]):
     launch(ctas=M)
@@ -24,9 +24,9 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
     with team:
         v = load(x[cta, :], vec(1).cols[32])
         store(y[cta, :], load(y[cta, :], vec(1).cols[32]))
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target="sm_90a")
 def rows(x: In[f32, M, N], y: Out[f32, M, N]):
     launch(ctas=M)
@@ -34,4 +34,4 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
     with team:
         v = load(x[cta, :], vec(1).cols[32])
         store(y[cta, :], v + v)
-"""
+'''

@@ -16,7 +16,7 @@ RULE = Rule(
     line=7,
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_90a")
 def rows(x: In[f32, M, N], y: InOut[f32, M, N]):
     launch(ctas=M)
@@ -24,9 +24,9 @@ def rows(x: In[f32, M, N], y: InOut[f32, M, N]):
     with team:
         v = load(x[cta, :], vec(1).cols[32])
         atomic_max(y[cta, :], v)
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target="sm_90a")
 def rows(x: In[f32, M, N], y: InOut[f32, M, N]):
     launch(ctas=M)
@@ -34,4 +34,4 @@ def rows(x: In[f32, M, N], y: InOut[f32, M, N]):
     with team:
         v = load(x[cta, :], vec(1).cols[32])
         atomic_add(y[cta, :], v)
-"""
+'''

@@ -16,7 +16,7 @@ RULE = Rule(
     line=10,
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_90a")
 def fetch(x: In[f32, M, 62], y: Out[f32, M, 62]):
     launch(ctas=M)
@@ -30,9 +30,9 @@ def fetch(x: In[f32, M, 62], y: Out[f32, M, 62]):
     with reader:
         wait(full[0])
         store(y[cta, :], load(line, vec(2).cols[62]))
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target="sm_90a")
 def fetch(x: In[f32, M, 64], y: Out[f32, M, 64]):
     launch(ctas=M)
@@ -46,4 +46,4 @@ def fetch(x: In[f32, M, 64], y: Out[f32, M, 64]):
     with reader:
         wait(full[0])
         store(y[cta, :], load(line, vec(2).cols[64]))
-"""
+'''

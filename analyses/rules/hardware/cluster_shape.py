@@ -16,7 +16,7 @@ RULE = Rule(
     line=3,
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_90a")
 def pair(y: Out[f32, M, 32]):
     launch(ctas=2 * M, cluster=32)
@@ -29,9 +29,9 @@ def pair(y: Out[f32, M, 32]):
         if cluster_rank == 0:
             store(y[cluster_id, :], fragment(f32, vec(1).cols[32], 1.0))
     sync(cluster)
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target="sm_90a")
 def pair(y: Out[f32, M, 32]):
     launch(ctas=2 * M, cluster=2)
@@ -44,4 +44,4 @@ def pair(y: Out[f32, M, 32]):
         if cluster_rank == 0:
             store(y[cluster_id, :], fragment(f32, vec(1).cols[32], 1.0))
     sync(cluster)
-"""
+'''

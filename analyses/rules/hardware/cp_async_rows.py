@@ -16,7 +16,7 @@ RULE = Rule(
     line=7,
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_80")
 def shared_copy(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
     launch(ctas=ceil_div(M, 16))
@@ -28,9 +28,9 @@ def shared_copy(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
         cp_async_wait(0)
         sync(warp)
         store(y[16 * cta:, :], load(tile, vec(8, 8)[16, 64]))
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target="sm_80")
 def shared_copy(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
     launch(ctas=ceil_div(M, 16))
@@ -42,4 +42,4 @@ def shared_copy(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
         cp_async_wait(0)
         sync(warp)
         store(y[16 * cta:, :], load(tile, vec(8, 8)[16, 64]))
-"""
+'''

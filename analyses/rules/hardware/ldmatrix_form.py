@@ -16,7 +16,7 @@ RULE = Rule(
     line=9,
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_90a")
 def matrix(x: In[bf16, 16, 16], y: Out[bf16, 16, 16]):
     launch(ctas=1)
@@ -30,9 +30,9 @@ def matrix(x: In[bf16, 16, 16], y: Out[bf16, 16, 16]):
         stmatrix(tile, f)
         sync(warp)
         store(y[:, :], load(tile, vec(8, 2)[16, 16]))
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target="sm_90a")
 def matrix(x: In[bf16, 16, 16], y: Out[bf16, 16, 16]):
     launch(ctas=1)
@@ -46,4 +46,4 @@ def matrix(x: In[bf16, 16, 16], y: Out[bf16, 16, 16]):
         stmatrix(tile, f)
         sync(warp)
         store(y[:, :], load(tile, vec(8, 2)[16, 16]))
-"""
+'''

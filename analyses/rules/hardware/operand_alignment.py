@@ -17,7 +17,7 @@ RULE = Rule(
     line=21,
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_90a")
 def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
     where(K > 0, K % 8 == 0)
@@ -44,9 +44,9 @@ def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
             arrive(free[n])
     with math:
         store(d[64 * cta:, :], acc)
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target="sm_90a")
 def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
     where(K > 0, K % 8 == 0)
@@ -73,4 +73,4 @@ def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
             arrive(free[n])
     with math:
         store(d[64 * cta:, :], acc)
-"""
+'''

@@ -16,7 +16,7 @@ RULE = Rule(
     line=10,
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_90a")
 def pair(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
     launch(ctas=2 * ceil_div(M, 16), cluster=2)
@@ -33,9 +33,9 @@ def pair(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
         if cluster_rank == 0:
             store(y[16 * cluster_id:, :], v)
     sync(cluster)
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target="sm_90a")
 def pair(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
     launch(ctas=2 * ceil_div(M, 16), cluster=2)
@@ -52,4 +52,4 @@ def pair(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
         if cluster_rank == 0:
             store(y[16 * cluster_id:, :], v)
     sync(cluster)
-"""
+'''

@@ -17,7 +17,7 @@ RULE = Rule(
     target="sm_100a",
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_90a")
 def rows(x: In[f32, M, N], y: Out[f32, M, N]):
     launch(ctas=M)
@@ -25,9 +25,9 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
     with team:
         v = load(x[cta, :], vec(1).cols[32])
         store(y[cta, :], v + v)
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target=("sm_90a", "sm_100a"))
 def rows(x: In[f32, M, N], y: Out[f32, M, N]):
     launch(ctas=M)
@@ -35,4 +35,4 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
     with team:
         v = load(x[cta, :], vec(1).cols[32])
         store(y[cta, :], v + v)
-"""
+'''

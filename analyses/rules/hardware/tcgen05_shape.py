@@ -16,7 +16,7 @@ RULE = Rule(
     line=22,
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_100a")
 def tensor(a: In[bf16, 128, K], b: In[bf16, 4, K], d: Out[f32, 128, 4]):
     where(K > 0, K % 8 == 0)
@@ -50,9 +50,9 @@ def tensor(a: In[bf16, 128, K], b: In[bf16, 4, K], d: Out[f32, 128, 4]):
     with producer:
         for s in range(2):
             wait(free[ceil_div(K, 64) - 2 + s])
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target="sm_100a")
 def tensor(a: In[bf16, 128, K], b: In[bf16, 64, K], d: Out[f32, 128, 64]):
     where(K > 0, K % 8 == 0)
@@ -86,4 +86,4 @@ def tensor(a: In[bf16, 128, K], b: In[bf16, 64, K], d: Out[f32, 128, 64]):
     with producer:
         for s in range(2):
             wait(free[ceil_div(K, 64) - 2 + s])
-"""
+'''

@@ -17,7 +17,7 @@ RULE = Rule(
     line=13,
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_90a")
 def stream(x: In[bf16, M, 60], y: Out[f32, M, 60]):
     launch(ctas=1)
@@ -37,9 +37,9 @@ def stream(x: In[bf16, M, 60], y: Out[f32, M, 60]):
             fence_async()
             arrive(free[n])
             store(y[16 * n:, :], cast(v, f32))
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target="sm_90a")
 def stream(x: In[bf16, M, 64], y: Out[f32, M, 64]):
     launch(ctas=1)
@@ -59,4 +59,4 @@ def stream(x: In[bf16, M, 64], y: Out[f32, M, 64]):
             fence_async()
             arrive(free[n])
             store(y[16 * n:, :], cast(v, f32))
-"""
+'''

@@ -16,7 +16,7 @@ RULE = Rule(
     line=8,
 )
 
-REJECTED = """
+REJECTED = '''
 @kernel(target="sm_90a")
 def rows(x: In[f32, M, N], y: Out[f32, M, N]):
     launch(ctas=M)
@@ -26,9 +26,9 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
         if w == 0:
             sync(team)
         store(y[2 * cta + w, :], v + v)
-"""
+'''
 
-ACCEPTED = """
+ACCEPTED = '''
 @kernel(target="sm_90a")
 def rows(x: In[f32, M, N], y: Out[f32, M, N]):
     launch(ctas=M)
@@ -36,4 +36,4 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
     with team as w:
         v = load(x[cta, :], vec(1).cols[32])
         store(y[2 * cta + w, :], v + v)
-"""
+'''
