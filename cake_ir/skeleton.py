@@ -63,7 +63,8 @@ class ViewAt(NamedTuple):
 
 
 class RegionAt(NamedTuple):
-    """An evaluated region: per tensor dimension (start, stop) clipped at `stop` and extent, or None for gathered rows."""
+    """An evaluated region: per tensor dimension (start, stop) clipped at `stop` and extent, or None for gathered
+    rows."""
 
     region: Region
     dims: tuple[tuple[int, int] | None, ...]
@@ -130,7 +131,8 @@ class AssumeViolated(Exception):
 class DataOracle:
     """Loaded integers and data-dependent control.
 
-    pattern: zero | const | step | ramp; `top` is its largest value. rounds: how often a data-dependent `while` runs (0, 1,
+    pattern: zero | const | step | ramp; `top` is its largest value. rounds: how often a data-dependent `while` runs
+    (0, 1,
     2); a data-dependent `if` is taken when rounds > 0. Equal elements give equal values.
     """
 
@@ -215,7 +217,8 @@ class Skeleton:
         limit: int = EVENT_LIMIT,
         instances: int | None = None,
     ) -> list[AgentTrace]:
-        """Traces of the role instances (the first `instances` of each role) of the given CTAs (all when None). Raises SkeletonLimit, AssumeViolated, and
+        """Traces of the role instances (the first `instances` of each role) of the given CTAs (all when None).
+        Raises SkeletonLimit, AssumeViolated, and
         ValueError when `where` does not hold for the shape."""
         bound = self.bound
         env = self.environment(dims, args or {}, sms)
@@ -233,7 +236,7 @@ class Skeleton:
                 ("cta_count", count),
                 ("cluster_rank", cta - base),
                 ("cluster_id", cta // cluster),
-                ("cluster_count", count // cluster),
+                ("cluster_count", max(1, count // cluster)),  # a grid below one cluster is a finding of its own
             ):
                 if name in builtins:
                     env[builtins[name].slot] = value
@@ -510,7 +513,7 @@ def _bar(b: BarUse) -> Callable[[_Run], BarAt]:
 
 def _region(r: Region) -> Callable[[_Run], RegionAt]:
     parts = []
-    for d, extent in zip(r.dims, r.tensor.extents):
+    for d, extent in zip(r.dims, r.tensor.extents, strict=False):
         parts.append(
             (
                 d.kind,
@@ -568,7 +571,8 @@ def tracked_fragments(bound: BoundKernel) -> set[Fragment]:
 
 
 def _tainted(bound: BoundKernel) -> set[ScalarVar]:
-    """Scalars whose value the skeleton does not know: floats and flags from data, integers read back from chip memory."""
+    """Scalars whose value the skeleton does not know: floats and flags from data, integers read back from chip
+    memory."""
     tainted: set[ScalarVar] = set()
     sets = []
     for s in walk(bound.body):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from analyses.order import explain
+from analyses.order.conflicts import conflict
+from analyses.order.log import Log
 from analyses.order.shadow import Access, Storage
 from analyses.order.units import Unit
 from cake_ir.bound import Let, View
@@ -26,6 +28,8 @@ class Accesses:
     storage: Storage
     cluster: int
     pdl: bool
+    log: Log
+    units: list[Unit]
     let_reads: dict[Let, tuple[Any, ...]]
     remote: list[tuple[int, list[tuple[int, int]], Event, Unit]]
 
@@ -82,8 +86,14 @@ class Accesses:
             r0, r1, c0, c1 = box
             for p in cell.writes.values():
                 q = p.box
-                if q[0] < r1 and r0 < q[1] and q[2] < c1 and c0 < q[3] and (fault := self.fault(u, thread, p, a, proxy)):
-                    explain.conflict(self, p, a, v, "write", mode, fault)
+                if (
+                    q[0] < r1
+                    and r0 < q[1]
+                    and q[2] < c1
+                    and c0 < q[3]
+                    and (fault := self.fault(u, thread, p, a, proxy))
+                ):
+                    conflict(self, p, a, v, "write", mode, fault)
             if mode != "write":
                 if cell.uncovered(box):
                     a.blank = True
@@ -95,16 +105,20 @@ class Accesses:
                 for p in cell.reads.values():
                     q = p.box
                     if (
-                        q[0] < r1 and r0 < q[1] and q[2] < c1 and c0 < q[3]
+                        q[0] < r1
+                        and r0 < q[1]
+                        and q[2] < c1
+                        and c0 < q[3]
                         and (p.unit is not u or p.event is not e)
                         and (fault := self.fault(u, thread, p, a, proxy))
                     ):
-                        explain.conflict(self, p, a, v, "read", mode, fault)
+                        conflict(self, p, a, v, "read", mode, fault)
                 cell.note_write(a, whole)
 
     @staticmethod
     def fault(u: Unit, thread: bool, p: Access, a: Access, proxy: bool) -> str | None:
-        """None when p is over and visible; 'order' when nothing orders it, 'fence' when only the proxy fence is missing."""
+        """None when p is over and visible; 'order' when nothing orders it, 'fence' when only the proxy fence is
+        missing."""
         known = u.KL if thread else u.K
         if known[p.comp] < p.epoch:
             comp = p.comp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analyses.order import findings
-from analyses.order.explain import Log
+from analyses.order.log import Log
 from analyses.order.machine import Machine
 from analyses.report import Property, Verdict
 from cake_ir.bound import BoundKernel, Op, WarpsBlock, walk

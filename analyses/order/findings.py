@@ -49,7 +49,9 @@ CONTRACTS: Final[dict[str, str]] = {
     PHASE_OVERRUN: "An arrival for use n reaches a barrier slot only after use n - stages has completed there.",
     PHASE_DRIFT: "Use numbers that restart agree with the phase the barrier slot is really in.",
     PHASE_MISSED: "A barrier slot does not complete use n + stages before every waiter for use n has passed.",
-    WAIT_AHEAD: "Whoever waits for use n knows that use n - stages has completed; else the parity test passes too early.",
+    WAIT_AHEAD: (
+        "Whoever waits for use n knows that use n - stages has completed; else the parity test passes too early."
+    ),
     OVER_ARRIVAL: "A use of a barrier gets exactly its arrival count.",
     NEGATIVE_USE: "Only waits may name a use number below zero.",
     NAMED_OVERRUN: "A unit enters round n + 1 of a named barrier only after round n has completed.",
@@ -59,7 +61,9 @@ CONTRACTS: Final[dict[str, str]] = {
     BULK_AT_EXIT: "Bulk stores have read their shared source before the CTA exits.",
     COPY_UNAWAITED: "Every copy into a CTA is waited for in that CTA before it exits.",
     GRIDDEP: "A role touches memory of predecessor grids only after its own griddep_wait.",
-    FENCE_WRITE: "Data written by stores reach the async proxy only through a fence_async of every writer, before the release.",
+    FENCE_WRITE: (
+        "Data written by stores reach the async proxy only through a fence_async of every writer, before the release."
+    ),
     FENCE_RELEASE: "Plain readers of a stage execute fence_async before they release it to a copy that overwrites it.",
     READ_BEFORE_ARRIVAL: "Data that a copy brings are read only after a wait on its barrier.",
     WRITE_IN_FLIGHT: "Memory that a copy is still writing is not written by others.",
@@ -73,7 +77,10 @@ CONTRACTS: Final[dict[str, str]] = {
     CP_ASYNC_COUNT: "cp.async data are used only after a cp_async_wait deep enough to cover their group.",
     TMEM_LOAD_WAIT: "A tmem_load is complete, and its columns may be released, only after tmem_load_wait.",
     TMEM_STORE_WAIT: "A tmem_store is complete only after tmem_store_wait.",
-    COMMIT_MISSING: "What tcgen05 products read or write is touched by others only after a wait on a barrier of a later tcgen05_commit.",
+    COMMIT_MISSING: (
+        "What tcgen05 products read or write is touched by others only after "
+        "a wait on a barrier of a later tcgen05_commit."
+    ),
     UNSYNCED_READ: "A read is ordered after the write of what it reads by a sync or an arrive and wait.",
     UNSYNCED_WRITE: "Two writes of the same memory are ordered by a sync or an arrive and wait.",
     LANE_RACE: "Lanes of a unit that exchange data through memory have a sync between write and read.",

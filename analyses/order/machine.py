@@ -13,6 +13,7 @@ import numpy as np
 from analyses.order import explain
 from analyses.order import findings as rule
 from analyses.order.accesses import Accesses
+from analyses.order.log import Log, fragment_reads
 from analyses.order.shadow import Storage
 from analyses.order.units import COMPONENTS, Clock, Clocks, Numbering, Round, Slot, Unit
 from cake_ir.bound import BoundKernel, Op, WarpsBlock, walk
@@ -26,7 +27,7 @@ class Machine(Accesses):
     """One run over one witness. Findings collect in `log`."""
 
     def __init__(
-        self, bound: BoundKernel, derived: Derived, witness: Witness, traces: list[AgentTrace], log: explain.Log
+        self, bound: BoundKernel, derived: Derived, witness: Witness, traces: list[AgentTrace], log: Log
     ) -> None:
         self.bound, self.derived, self.witness, self.log = bound, derived, witness, log
         self.cluster = bound.launch.cluster
@@ -45,7 +46,7 @@ class Machine(Accesses):
         self.pdl = derived.launch.pdl
         self.threads = {c: sum(u.threads for u in self.roots if u.cta == c) for c in ctas}
         self.progress = True
-        self.frag_reads, self.let_reads = explain.fragment_reads(bound)
+        self.frag_reads, self.let_reads = fragment_reads(bound)
         self.handlers: dict[str, Any] = {
             "wait": self.on_wait,
             "arrive": self.on_arrive,
@@ -61,7 +62,9 @@ class Machine(Accesses):
             **self.access_handlers(),
         }
         self.steps = {
-            s.site: (self.handlers.get(s.name), self.frag_reads.get(s.site)) for s in walk(bound.body) if isinstance(s, Op)
+            s.site: (self.handlers.get(s.name), self.frag_reads.get(s.site))
+            for s in walk(bound.body)
+            if isinstance(s, Op)
         }
 
     # ---- running
@@ -147,8 +150,8 @@ class Machine(Accesses):
         return found
 
     def phase_of(self, u: Unit, e: Event, bar: BarAt) -> tuple[int, bool]:
-        """(phase meant, whether restarted numbers disagree with it). Hardware sees only slot and parity, so numbers that
-        begin again are taken modulo two phases; where that fits, the program is right."""
+        """(phase meant, whether restarted numbers disagree with it). Hardware sees only slot and parity, so numbers
+        that begin again are taken modulo two phases; where that fits, the program is right."""
         st = u.phases.get(e.node.site)
         if st is None:
             st = u.phases[e.node.site] = Numbering()

@@ -1,7 +1,7 @@
 """Shadow memory: who last wrote and who has since read every box of on-chip memory.
 
-Boxes are half-open (r0, r1, c0, c1). Buffers that share storage (`over=`) share one shadow in byte coordinates: lines of
-the swizzle span when all agree on it, byte ranges otherwise.
+Boxes are half-open (r0, r1, c0, c1). Buffers that share storage (`over=`) share one shadow in byte coordinates: lines
+of the swizzle span when all agree on it, byte ranges otherwise.
 """
 
 from __future__ import annotations
@@ -18,11 +18,25 @@ Box = tuple[int, int, int, int]
 
 
 class Access:
-    """One recorded access. comp/epoch: the clock component that tells when it is over; fence: the component that tells
-    when it is visible to the async proxy (-1: needs no fence). lanes: equal keys mean the same lane touches each element.
-    ticks: (all lanes, first thread) of the unit when it was issued. blank: a read of what nothing had written by then."""
+    """One recorded access. comp/epoch: the clock component that tells when it is over; fence: the component that
+    tells when it is visible to the async proxy (-1: needs no fence). lanes: equal keys mean the same lane touches
+    each element. ticks: (all lanes, first thread) of the unit when it was issued. blank: a read of what nothing had
+    written by then."""
 
-    __slots__ = ("blank", "box", "comp", "engine", "epoch", "event", "fence", "lanes", "thread", "ticks", "unit", "view")
+    __slots__ = (
+        "blank",
+        "box",
+        "comp",
+        "engine",
+        "epoch",
+        "event",
+        "fence",
+        "lanes",
+        "thread",
+        "ticks",
+        "unit",
+        "view",
+    )
 
     def __init__(
         self,

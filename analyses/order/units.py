@@ -1,9 +1,9 @@
 """Executing units and barriers of the joint run, with their vector clocks.
 
 A unit is a role instance, or one warp of it inside `warps()`. It knows two things separately: what all its lanes know
-(`K`) and what its first thread knows (`KL`, at least as much). Its own accesses are counted by components: R (accesses of
-all lanes), L (of the first thread alone), RF and LF (up to where the async proxy was fenced), and one per asynchronous
-engine (cp.async groups, wgmma groups, tcgen05 ops, tensor memory loads and stores, bulk groups).
+(`K`) and what its first thread knows (`KL`, at least as much). Its own accesses are counted by components: R
+(accesses of all lanes), L (of the first thread alone), RF and LF (up to where the async proxy was fenced), and one
+per asynchronous engine (cp.async groups, wgmma groups, tcgen05 ops, tensor memory loads and stores, bulk groups).
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ class Group:
 
 
 class Numbering:
-    """The use numbers of one op of one unit. A number met again after others starts a new round, in which each slot's phase
-    goes on counting; hardware sees only slot and parity, so such a program is right where the parities agree."""
+    """The use numbers of one op of one unit. A number met again after others starts a new round, in which each slot's
+    phase goes on counting; hardware sees only slot and parity, so such a program is right where the parities
+    agree."""
 
     __slots__ = ("last", "round", "seen", "slots")
 
@@ -221,8 +222,8 @@ class Bucket:
 
 
 class Slot:
-    """One mbarrier: `done` phases have completed. Arrivals of later phases wait in their own bucket, so that one overrun
-    does not distort the rest of the run; it is reported where it happens."""
+    """One mbarrier: `done` phases have completed. Arrivals of later phases wait in their own bucket, so that one
+    overrun does not distort the rest of the run; it is reported where it happens."""
 
     __slots__ = ("barrier", "buckets", "clocks", "comp", "count", "cta", "done", "index", "waiters", "zero")
 

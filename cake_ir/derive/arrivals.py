@@ -79,7 +79,8 @@ class _Rounds:
 
 
 def count(bound: BoundKernel, chosen: tuple[Witness, ...]) -> Tally:
-    """Runs the skeleton on every witness and counts. Findings about bytes are collected here, about counts by `settle`."""
+    """Runs the skeleton on every witness and counts. Findings about bytes are collected here, about counts by
+    `settle`."""
     tally = Tally()
     ops = {s.site: s for s in walk(bound.body) if isinstance(s, Op)}
     seen: set[tuple[str, Any]] = set()
@@ -150,7 +151,8 @@ def _bytes(
                 error(
                     "derive/double-expect",
                     "derive",
-                    f"{key[4]} expects {key[0].name}[{key[2]}] of CTA {key[1]} {len(sites)} times: the bytes cannot be divided",
+                    f"{key[4]} expects {key[0].name}[{key[2]}] of CTA {key[1]} "
+                    f"{len(sites)} times: the bytes cannot be divided",
                     second.span,
                     contract=contract("derive/double-expect"),
                     related=(Related(span=first.span, message="first expect"),),
@@ -162,7 +164,8 @@ def _bytes(
                 error(
                     "derive/expect-without-copies",
                     "derive",
-                    f"expect({key[0].name}[{key[2]}]) announces no bytes: no copy of role {key[4]} signals this use of CTA {key[1]}'s barrier"
+                    f"expect({key[0].name}[{key[2]}]) announces no bytes: no copy of role "
+                    f"{key[4]} signals this use of CTA {key[1]}'s barrier"
                     f" (at {w.describe()})",
                     ops[sites[0]].span,
                     contract=contract("derive/expect-without-copies"),
@@ -180,7 +183,8 @@ def _bytes(
                 error(
                     "derive/unexpected-bytes",
                     "derive",
-                    f"{ops[site].name} signals {sum(sites.values())} B on {key[0].name}[{key[2]}] of CTA {key[1]}, but role {key[4]} does not expect that "
+                    f"{ops[site].name} signals {sum(sites.values())} B on {key[0].name}[{key[2]}] of "
+                    f"CTA {key[1]}, but role {key[4]} does not expect that "
                     f"use there{who} (at {w.describe()})",
                     ops[site].span,
                     contract=contract("derive/unexpected-bytes"),
@@ -282,7 +286,8 @@ def _unequal(bound: BoundKernel, bar: Barrier, usual: int, n: int, tally: Tally,
     return error(
         "derive/unequal-arrivals",
         "derive",
-        f"{bar.name}[{key[2]}] of CTA {key[1]} gets {n} arrivals, {bar.name}[{other[2]}] of CTA {other[1]} gets {usual}",
+        f"{bar.name}[{key[2]}] of CTA {key[1]} gets {n} arrivals, "
+        f"{bar.name}[{other[2]}] of CTA {other[1]} gets {usual}",
         ops[site].span,
         contract=contract("derive/unequal-arrivals"),
         related=tuple(related),
@@ -295,7 +300,8 @@ def _restarted(bound: BoundKernel, bar: Barrier, tally: Tally, ops: dict[int, Op
     return error(
         "sync/phase-drift",
         "safety",
-        f"the use numbers of {bar.name} begin again ({ops[site].name} of {bar.name}[{use}] a second time), so what number {use} means depends on how many "
+        f"the use numbers of {bar.name} begin again ({ops[site].name} of {bar.name}[{use}] a "
+        f"second time), so what number {use} means depends on how many "
         f"uses came before; a counter that runs on over all tiles keeps slot and parity right",
         ops[site].span,
         contract=contract("sync/phase-drift"),
@@ -318,7 +324,8 @@ def _settle_bytes(bound: BoundKernel, tally: Tally, ops: dict[int, Op], found: l
                 error(
                     "derive/unequal-bytes",
                     "derive",
-                    f"the copies of role {a[4]} signal {totals[-1]} B on {bar.name}[{a[2]}] but {totals[0]} B on {bar.name}[{b[2]}]",
+                    f"the copies of role {a[4]} signal {totals[-1]} B on {bar.name}[{a[2]}] "
+                    f"but {totals[0]} B on {bar.name}[{b[2]}]",
                     ops[site].span,
                     contract=contract("derive/unequal-bytes"),
                     subject=Subject(kernel=bound.name, role=a[4], resource=bar.name, op="expect"),

@@ -11,10 +11,12 @@ CONTRACTS: Final[dict[str, str]] = {
     "derive/asserted-arrivals": "`arrivals=` states what the arrive, expect and commit ops of the kernel add up to.",
     "derive/double-expect": "A role expects a use of a barrier once.",
     "derive/expect-without-copies": "An expect announces the bytes that the same role's copies signal on that use.",
-    "derive/unexpected-bytes": "Bytes are expected by the role that issues the copies, on the barrier of the CTA that receives them.",
+    "derive/unexpected-bytes": "Bytes are expected by the role that issues the "
+    "copies, on the barrier of the CTA that receives them.",
     "derive/unequal-bytes": "One expect announces one number of bytes, the same for every use it serves.",
     "derive/asserted-bytes": "`bytes=` states what the copies of a use add up to.",
-    "derive/data-dependent": "How often barriers are used follows from extents and integer inputs, not from computed values.",
+    "derive/data-dependent": "How often barriers are used follows from extents "
+    "and integer inputs, not from computed values.",
     "derive/named-ids": "Ids 1 to 15 serve named barriers, sync(ROLE) and one per instance for sync(warpgroup).",
     "derive/overlay-too-large": "An overlay fits into the buffer it lies over.",
     "derive/overlay-alignment": "A swizzled tile starts at a multiple of its swizzle period.",

@@ -13,7 +13,8 @@ BOX_LIMIT = 256
 
 
 def box_of(view: View, region: Region) -> tuple[int, ...]:
-    """The box in elements, innermost dimension first: a panel wide, at most 256 along every dimension, 1 for indices."""
+    """The box in elements, innermost dimension first: a panel wide, at most 256 along every dimension, 1 for
+    indices."""
     last = len(region.dims) - 1
     box = []
     for i, d in enumerate(region.dims):
@@ -37,8 +38,8 @@ def copies_of(view: View, region: Region) -> tuple[BoxCopy, ...]:
         row_weight[i] = row_weight[i + 1] * sizes[i + 1]
     panel = buffer.swizzle * buffer.rows if buffer.swizzle else box[last] * buffer.dtype.bits // 8
     found = []
-    for starts in itertools.product(*(range(0, size, b) for size, b in zip(sizes, box))):
-        rows = sum(s * w for s, w in zip(starts[:last], row_weight[:last]))
+    for starts in itertools.product(*(range(0, size, b) for size, b in zip(sizes, box, strict=False))):
+        rows = sum(s * w for s, w in zip(starts[:last], row_weight[:last], strict=False))
         offset = starts[last] // box[last] * panel + rows * buffer.pitch
         found.append(BoxCopy(offset, tuple(reversed(starts))))
     return tuple(found)

@@ -68,16 +68,10 @@ def memory_map(bound: BoundKernel) -> MemoryMap:
         if b.over is not None:
             smem[b] = smem[b.over]
             have, need = buffer_bytes(b.over), buffer_bytes(b)
-            if need > have:
-                diagnostics.append(
-                    error(
-                        "derive/overlay-too-large",
-                        "derive",
-                        f"{b.name} needs {need} B, {b.over.name} under it has {have} B",
-                        b.span,
-                        contract=contract("derive/overlay-too-large"),
-                    )
-                )
+            if need > have:  # the bare bytes fit, the stages rounded to the swizzle period do not
+                message = f"{b.name} needs {need} B, {b.over.name} under it has {have} B"
+                rule = "derive/overlay-too-large"
+                diagnostics.append(error(rule, "derive", message, b.span, contract=contract(rule)))
             if smem[b] % swizzle_period(b):
                 diagnostics.append(
                     error(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cake_ir.bound import SX, Barrier, Buffer, Role, Tensor
 from cake_ir.diagnostics import NOWHERE, Diagnostic, Span
 from cake_ir.dtypes import DType
+
+if TYPE_CHECKING:
+    from cake_ir.witness import Witness
 
 NamedKey = tuple[object, ...]
 """("named", Barrier, index) | ("role", role name) | ("warpgroup", role name, instance)."""
@@ -35,8 +39,8 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class BoxCopy:
-    """One copy instruction of a TMA op. `offset`: bytes from the view's first byte, for a view that starts at column 0 of
-    a panel; `coords`: element offsets from the region's start, innermost tensor dimension first."""
+    """One copy instruction of a TMA op. `offset`: bytes from the view's first byte, for a view that starts at column
+    0 of a panel; `coords`: element offsets from the region's start, innermost tensor dimension first."""
 
     offset: int
     coords: tuple[int, ...]
@@ -71,7 +75,8 @@ class RegisterChange:
 @dataclass(frozen=True, eq=False)
 class LaunchFacts:
     """threads per CTA; r0: registers per thread at launch, floor8(65536 / (threads * ctas_per_sm)) and at most 255;
-    setmaxnreg by role name (roles without a request are absent); pdl: contains griddep_wait; cooperative: sync(grid)."""
+    setmaxnreg by role name (roles without a request are absent); pdl: contains griddep_wait; cooperative:
+    sync(grid)."""
 
     threads: int
     cluster: int
@@ -88,14 +93,14 @@ class Derived:
 
     smem: byte offset of every shared buffer from the (1024-byte aligned) start of the kernel's shared memory.
     stage_stride: bytes between the stages of a shared buffer (stage bytes rounded up to its alignment).
-    barrier_offset: offset of stage 0 of every mbarrier; stages are 8 bytes apart. tmem_slot: offset of the 4-byte word
-    that hands the tensor memory address over, None without tensor memory. smem_used: bytes of the map; smem_bytes: bytes
-    to ask for, including the slack to align the dynamic base (0 when nothing is needed). align: alignment of the base.
-    tmem: first column of every tensor memory buffer; tmem_columns: the allocation (0, or a power of two >= 32);
-    tmem_owner: the role whose first warp allocates.
-    arrivals: arrival count of every mbarrier that gets any. expect_bytes: bytes by site of the `expect` op.
-    named: hardware barrier id and thread count by key (see NamedKey); id 0 is the CTA's own.
-    tensor_maps / op_maps: maps, and the index of the map by site of the op. copies: copy instructions by site.
+    barrier_offset: offset of stage 0 of every mbarrier; stages are 8 bytes apart. tmem_slot: offset of the 4-byte
+    word that hands the tensor memory address over, None without tensor memory. smem_used: bytes of the map;
+    smem_bytes: bytes to ask for, including the slack to align the dynamic base (0 when nothing is needed). align:
+    alignment of the base. tmem: first column of every tensor memory buffer; tmem_columns: the allocation (0, or a
+    power of two >= 32); tmem_owner: the role whose first warp allocates. arrivals: arrival count of every mbarrier
+    that gets any. expect_bytes: bytes by site of the `expect` op. named: hardware barrier id and thread count by key
+    (see NamedKey); id 0 is the CTA's own. tensor_maps / op_maps: maps, and the index of the map by site of the op.
+    copies: copy instructions by site.
     """
 
     smem: dict[Buffer, int]
@@ -117,7 +122,7 @@ class Derived:
     launch: LaunchFacts
     guards: tuple[Guard, ...]
     diagnostics: tuple[Diagnostic, ...]
-    witnesses: tuple[object, ...] = ()
+    witnesses: tuple[Witness, ...] = ()
     unmet_goals: tuple[str, ...] = ()
     notes: dict[str, object] = field(default_factory=dict)
 

@@ -161,7 +161,7 @@ def edit(text: str, old: str, new: str, occurrence: int = 0) -> str:
         at = text.find(old, at + 1)
         assert at >= 0, f"{old!r} is not in the program"
     if new:
-        return text[:at] + new + text[at + len(old):]
+        return text[:at] + new + text[at + len(old) :]
     start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at) + 1
     return text[:start] + text[end:]
 

@@ -39,8 +39,11 @@ def test_named_barrier_counts_arrivers_and_waiters() -> None:
 
 
 def test_copy_just_before_its_own_expect() -> None:
-    text = edit(base("kmeans_assign"), "expect(x_full[0])\n        tma_load(x_s, x[b, row:, :], signal=x_full[0])",
-                "tma_load(x_s, x[b, row:, :], signal=x_full[0])\n        expect(x_full[0])")
+    text = edit(
+        base("kmeans_assign"),
+        "expect(x_full[0])\n        tma_load(x_s, x[b, row:, :], signal=x_full[0])",
+        "tma_load(x_s, x[b, row:, :], signal=x_full[0])\n        expect(x_full[0])",
+    )
     assert read(text) == []
 
 

@@ -1,0 +1,422 @@
+"""Two accesses that nothing orders: which thing is missing, and at which op."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from analyses.order import findings as rule
+from analyses.order.log import name_of, root, view_name, where
+from cake_ir.skeleton import Event, ViewAt
+
+if TYPE_CHECKING:
+    from analyses.order.accesses import Accesses
+    from analyses.order.shadow import Access
+    from analyses.order.units import Unit
+
+
+def conflict(m: Accesses, p: Access, a: Access, v: ViewAt, before: str, mode: str, fault: str) -> None:
+    """p came first (a write or read); a, just issued, meets it without order or without a fence."""
+    what = view_name(v)
+    name, primary, owner, text = _classify(m, p, a, what, before, mode, fault)
+    buffer = v.view.buffer.name
+    other = p.event if primary is a.event else a.event
+    other_unit = p.unit if primary is a.event else a.unit
+    related = [(other.node.span, f"{where(other_unit, other)}")]
+    if primary is not a.event and primary is not p.event:
+        related = [(p.event.node.span, where(p.unit, p.event)), (a.event.node.span, where(a.unit, a.event))]
+    steps = [
+        (
+            p.event.node.span,
+            f"{where(p.unit, p.event)} {_verb(p, before)} {buffer}"
+            + (f" (use {p.use})" if v.view.buffer.staged else ""),
+        )
+    ]
+    release = _release(p)
+    if release is not None:
+        steps.append((release.node.span, f"{where(p.unit, release)}: what this unit releases next"))
+    steps.append((a.event.node.span, f"{where(a.unit, a.event)} {'reads' if mode == 'read' else 'writes'} {what}"))
+    m.log.raced.add(buffer)
+    group: tuple[Any, ...] = ()
+    if name == rule.READ_BEFORE_ARRIVAL:
+        signal = p.event.vals.get("signal", a.event.vals.get("signal"))
+        group = (signal.barrier,) if signal is not None else ()
+        m.log.early_reads.add(buffer)
+    elif name == rule.FENCE_WRITE:
+        group = (buffer,)
+    key = m.log.add(
+        "data",
+        name,
+        primary.node.span,
+        text,
+        role=owner.role.name,
+        resource=buffer,
+        op=name_of(primary),
+        stage=v.slot if v.view.buffer.staged else None,
+        related=tuple(related),
+        steps=tuple(steps),
+        group=group,
+    )
+    if root(p.unit).role is not root(a.unit).role:
+        m.log.across.add(key)
+    if name == rule.SLOT_REUSE and p.engine == "tma":
+        m.log.reuse.setdefault(key, buffer)
+
+
+def _verb(p: Access, before: str) -> str:
+    return {"tma": "starts to fill", "bulk": "starts to read", "wgmma": "starts to read", "tc": "starts to use"}.get(
+        p.engine, "reads" if before == "read" else "writes"
+    )
+
+
+def _release(p: Access) -> Event | None:
+    """The first release by p's unit after p."""
+    for tick, tick_l, thread, e, _ in p.unit.releases:
+        if (tick_l >= p.ticks[1]) if thread else (tick >= p.ticks[0]):
+            return e
+    return None
+
+
+def _known_release(p: Access, a: Access) -> Event | None:
+    """A release by p's unit, after p was issued, that a's unit has learned of."""
+    known = a.unit.KL if a.thread else a.unit.K
+    u = p.unit
+    for tick, tick_l, thread, e, _ in u.releases:
+        if thread:
+            if p.ticks[1] <= tick_l <= known[u.L]:
+                return e
+        elif p.ticks[0] <= tick <= known[u.R]:
+            return e
+    return None
+
+
+def _early_release(p: Access, a: Access) -> Event | None:
+    """A release of p's very use by p's unit, before p, that a's unit has learned of."""
+    known = a.unit.KL if a.thread else a.unit.K
+    u = p.unit
+    for _, tick_l, _, e, _ in reversed(u.releases):
+        bar = e.vals.get("bar")
+        if (
+            tick_l < p.ticks[1]
+            and tick_l <= known[u.L]
+            and bar is not None
+            and bar.use == p.use
+            and e.node.name == "arrive"
+        ):
+            return e
+    return None
+
+
+def _classify(
+    m: Accesses, p: Access, a: Access, what: str, before: str, mode: str, fault: str
+) -> tuple[str, Event, Unit, str]:
+    """(rule, primary event, its unit, message)."""
+    an, pn = name_of(a.event), name_of(p.event)
+    if fault == "fence":
+        if before == "write":
+            return (
+                rule.FENCE_WRITE,
+                p.event,
+                p.unit,
+                f"{pn} writes {what} through the generic proxy and {an} {'reads' if mode == 'read' else 'overwrites'} "
+                "it through the async proxy, with no fence_async by the writer before its release",
+            )
+        return (
+            rule.FENCE_RELEASE,
+            p.event,
+            p.unit,
+            f"{pn} reads {what} through the generic proxy and {an} overwrites it through the async proxy, "
+            "with no fence_async by the reader before it releases the memory",
+        )
+    if (
+        before == "read"
+        and mode == "write"
+        and root(p.unit) is not root(a.unit)
+        and (p.blank or (p.use == a.use and p.use > 0))
+    ):
+        return _too_early(p, a, what)
+    if p.engine in _ENGINES:
+        return _ENGINES[p.engine](m, p, a, what, before, mode)
+    return _generic(m, p, a, what, before, mode)
+
+
+def _too_early(p: Access, a: Access, what: str) -> tuple[str, Event, Unit, str]:
+    """The read came first in this run, but what it meets is the very write that it needs."""
+    pn, an = name_of(p.event), name_of(a.event)
+    if a.engine == "tma":
+        bar = a.event.vals["signal"]
+        return (
+            rule.READ_BEFORE_ARRIVAL,
+            p.event,
+            p.unit,
+            f"{pn} reads {what} before {an} has filled it: no wait for {bar.barrier.name}[{bar.use}] comes before it",
+        )
+    if a.engine == "tc":
+        return (
+            rule.COMMIT_MISSING,
+            p.event,
+            p.unit,
+            f"{pn} touches {what} before the product that fills it is known to be done: no wait on a barrier of "
+            "a tcgen05_commit after it",
+        )
+    return rule.UNSYNCED_READ, p.event, p.unit, f"{pn} reads {what}; nothing orders it after {an} by {a.unit.label}"
+
+
+def _tma(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
+    an = name_of(a.event)
+    if a.engine != "tma" and p.use != a.use:
+        return (
+            rule.SLOT_REUSE,
+            p.event,
+            p.unit,
+            f"{name_of(p.event)} refills the slot of {what} with use {p.use} while {a.unit.label} may still use it "
+            f"({an}): no wait for its release comes before the copy",
+        )
+    if a.engine == "tma":
+        return (
+            rule.SLOT_REUSE,
+            a.event,
+            a.unit,
+            f"{an} refills {what} while use {p.use} of the slot is still being filled or read: "
+            "nothing orders this copy after the release of that use",
+        )
+    if mode == "read":
+        only = " (only the first thread has waited; the other lanes have not)" if a.unit.KL[p.comp] >= p.epoch else ""
+        bar = p.event.vals["signal"]
+        return (
+            rule.READ_BEFORE_ARRIVAL,
+            a.event,
+            a.unit,
+            f"{an} reads {what} before {name_of(p.event)} has filled it: no wait for "
+            f"{bar.barrier.name}[{bar.use}] comes before it{only}",
+        )
+    return rule.WRITE_IN_FLIGHT, a.event, a.unit, f"{an} writes {what} while {name_of(p.event)} may still be filling it"
+
+
+def _wgmma(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
+    an = name_of(a.event)
+    if root(p.unit) is root(a.unit):
+        return (
+            rule.WGMMA_RELEASE,
+            a.event,
+            a.unit,
+            f"{an} overwrites {what} that a pending wgmma of the same unit still reads; no wgmma_wait covers it",
+        )
+    release = _known_release(p, a)
+    if release is not None:
+        depth = (
+            f"; {p.unit.wg.committed - p.unit.wg.done} groups stay pending"
+            if p.unit.wg.wait
+            else "; there is no wgmma_wait"
+        )
+        return (
+            rule.WGMMA_RELEASE,
+            release,
+            p.unit,
+            f"{what} is released while the wgmma that reads use {p.use} is still pending, and {an} "
+            f"overwrites it{depth}",
+        )
+    return _not_released(p, a, what)
+
+
+def _not_released(p: Access, a: Access, what: str) -> tuple[str, Event, Unit, str]:
+    an = name_of(a.event)
+    early = _early_release(p, a)
+    if early is not None:
+        return (
+            rule.RELEASED_EARLY,
+            early,
+            p.unit,
+            f"{what}: use {p.use} is released here, but {name_of(p.event)} still reads it afterwards, and {an} "
+            "overwrites it",
+        )
+    if a.engine == "tma":
+        return (
+            rule.SLOT_REUSE,
+            a.event,
+            a.unit,
+            f"{an} refills {what} while {p.unit.label} may still read use {p.use}: no wait for its release "
+            "comes before the copy",
+        )
+    return (
+        rule.OVERWRITTEN,
+        a.event,
+        a.unit,
+        f"{an} overwrites {what} while {p.unit.label} may still read it ({name_of(p.event)})",
+    )
+
+
+def _tc(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
+    an = name_of(a.event)
+    release = _known_release(p, a)
+    if a.engine == "tma" and release is None:
+        return _not_released(p, a, what)
+    if release is not None and release.node.name == "arrive":
+        return (
+            rule.COMMIT_MISSING,
+            release,
+            p.unit,
+            f"{what} is released by a plain arrive while {name_of(p.event)} is still pending; only a "
+            f"tcgen05_commit arrives when it is done, and {an} touches it",
+        )
+    return (
+        rule.COMMIT_MISSING,
+        a.event,
+        a.unit,
+        f"{an} touches {what} before the product that uses it is known to be done: no wait on a barrier of a "
+        "tcgen05_commit after it",
+    )
+
+
+def _bulk(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
+    an = name_of(a.event)
+    group = p.unit.bulk_l if p.thread else p.unit.bulk
+    if p.epoch > group.committed:
+        return (
+            rule.BULK_DEPTH,
+            a.event,
+            a.unit,
+            f"{an} overwrites {what} while {name_of(p.event)} reads it; its bulk group is not even committed",
+        )
+    if p.epoch <= group.done:
+        return (
+            rule.UNSYNCED_WRITE,
+            a.event,
+            a.unit,
+            f"{an} overwrites {what}; {p.unit.label} has waited for the bulk read, but no sync carries that to "
+            f"every thread of {a.unit.label}",
+        )
+    need = group.committed - p.epoch
+    if group.wait is not None:
+        e, k = group.wait
+        return (
+            rule.BULK_DEPTH,
+            e,
+            p.unit,
+            f"{name_of(e)}({k}) leaves the bulk group pending that still reads {what}, which {an} overwrites; at most "
+            f"{need} may stay pending there",
+        )
+    for other in m.units:
+        for g in (other.bulk, other.bulk_l):
+            if g.wait is not None and g.last is None and (root(other) is not root(p.unit) or g is not group):
+                return (
+                    rule.GROUP_OWNER,
+                    g.wait[0],
+                    other,
+                    f"this waits for groups of {other.label}, but {what} is read by a bulk group that "
+                    f"{p.unit.label} issued; {an} overwrites it",
+                )
+    return (
+        rule.BULK_DEPTH,
+        a.event,
+        a.unit,
+        f"{an} overwrites {what} while {name_of(p.event)} may still read it; its thread has no bulk_wait_read before",
+    )
+
+
+def _cp(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
+    an, group = name_of(a.event), p.unit.cp
+    verb = "reads" if mode == "read" else "overwrites"
+    if p.epoch > group.committed:
+        return (
+            rule.CP_ASYNC_COUNT,
+            a.event,
+            a.unit,
+            f"{an} {verb} {what} while its cp_async is not even committed to a group",
+        )
+    known = a.unit.KL if a.thread else a.unit.K
+    own = root(p.unit) is root(a.unit)
+    # another unit may have run ahead: what counts is what it had waited for when it last synchronised with the reader
+    if p.epoch > group.done if own else known[p.unit.R] >= p.ticks[0]:
+        if group.wait is not None:
+            e, k = group.wait
+            return (
+                rule.CP_ASYNC_COUNT,
+                e,
+                p.unit,
+                f"cp_async_wait({k}) leaves the group pending that fills {what}, which {an} {verb}; at most "
+                f"{group.committed - p.epoch} may stay pending by then",
+            )
+        return (
+            rule.CP_ASYNC_COUNT,
+            a.event,
+            a.unit,
+            f"{an} {verb} {what} and no cp_async_wait covers the group that fills it",
+        )
+    return (
+        (rule.UNSYNCED_READ if mode == "read" else rule.UNSYNCED_WRITE),
+        a.event,
+        a.unit,
+        f"{an} {verb} {what}; its cp_async is done for the thread that waited, "
+        f"but no sync carries that to the other threads",
+    )
+
+
+def _tld(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
+    an = name_of(a.event)
+    release = _known_release(p, a)
+    if release is not None:
+        done = next(d for _, _, _, e, d in p.unit.releases if e is release)
+        if p.epoch <= done:
+            return (
+                rule.RELEASE_MISSES_LANES,
+                release,
+                p.unit,
+                f"one thread releases {what}, but {name_of(p.event)} was executed by all warps of "
+                f"{p.unit.label} and no sync of the unit comes before the release; {an} overwrites it",
+            )
+        return (
+            rule.TMEM_LOAD_WAIT,
+            release,
+            p.unit,
+            f"{what} is released while {name_of(p.event)} may still read it: no tmem_load_wait comes before "
+            f"the release, and {an} overwrites it",
+        )
+    return _not_released(p, a, what)
+
+
+def _tst(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
+    an = name_of(a.event)
+    if p.epoch > p.unit.tst_done:
+        return (
+            rule.TMEM_STORE_WAIT,
+            a.event,
+            a.unit,
+            f"{an} uses {what} while {name_of(p.event)} is pending; no tmem_store_wait covers it",
+        )
+    return (
+        (rule.UNSYNCED_READ if mode == "read" else rule.UNSYNCED_WRITE),
+        a.event,
+        a.unit,
+        f"{an} uses {what}; nothing orders it after {name_of(p.event)}",
+    )
+
+
+_ENGINES = {"tma": _tma, "wgmma": _wgmma, "tc": _tc, "bulk": _bulk, "cp_async": _cp, "tld": _tld, "tst": _tst}
+
+
+def _generic(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
+    an, pn = name_of(a.event), name_of(p.event)
+    if root(p.unit) is root(a.unit):
+        return (
+            rule.LANE_RACE,
+            a.event,
+            a.unit,
+            f"{an} {'reads' if mode == 'read' else 'writes'} {what} that other lanes of {root(a.unit).label} "
+            f"{'wrote' if before == 'write' else 'read'} ({pn}) with no sync in between",
+        )
+    release = _known_release(p, a)
+    if release is not None and not p.thread:
+        return (
+            rule.RELEASE_MISSES_LANES,
+            release,
+            p.unit,
+            f"one thread releases {what}, but {pn} was executed by all lanes of {p.unit.label} and no sync "
+            f"of the unit comes before the release; {an} {'reads' if mode == 'read' else 'overwrites'} it",
+        )
+    if before == "read":
+        return _not_released(p, a, what)
+    if mode == "read":
+        return rule.UNSYNCED_READ, a.event, a.unit, f"{an} reads {what}; nothing orders it after {pn} by {p.unit.label}"
+    if a.engine == "tma":
+        return _not_released(p, a, what)
+    return rule.UNSYNCED_WRITE, a.event, a.unit, f"{an} writes {what}; nothing orders it with {pn} by {p.unit.label}"
