@@ -63,7 +63,7 @@ def _split_tail(kernel: BoundKernel) -> tuple[tuple[Any, ...], list[Op]]:
     return tuple(body), tail
 
 
-# ---- roles -----------------------------------------------------------------------------------------------------------------
+# ---- roles ------------------------------------------------------------
 
 
 def _roles(c: Context, body: tuple[Any, ...]) -> None:
@@ -152,7 +152,7 @@ def _body(c: Context, block: Block) -> None:
     statements.block(c, block)
 
 
-# ---- prologue, end, signature ----------------------------------------------------------------------------------------------
+# ---- prologue, end, signature ------------------------------------------------------------
 
 
 def _prologue(c: Context) -> list[str]:

@@ -18,7 +18,7 @@ from lowering.sass import mma_mnemonic, wgmma_mnemonic
 WGMMA_LAYOUT = {128: 1, 64: 2, 32: 3}
 TCGEN05_LAYOUT = {128: 2, 64: 4, 32: 6}
 
-# ---- ldmatrix, stmatrix -------------------------------------------------------------------------------------------------
+# ---- ldmatrix, stmatrix ------------------------------------------------------------
 
 
 def _blocks(tile: TileType) -> list[tuple[int, int]]:
@@ -103,7 +103,7 @@ def stmatrix(c: Context, op: Op) -> None:
     c.out.close()
 
 
-# ---- mma.sync --------------------------------------------------------------------------------------------------------------
+# ---- mma.sync ------------------------------------------------------------
 
 
 def mma(c: Context, op: Op) -> None:
@@ -202,7 +202,7 @@ def _plus(name: str, units: int) -> str:
     return f"{name} + {units}" if units else name
 
 
-# ---- wgmma -----------------------------------------------------------------------------------------------------------------
+# ---- wgmma ------------------------------------------------------------
 
 
 def wgmma(c: Context, op: Op) -> None:
@@ -283,7 +283,7 @@ def wgmma_wait(c: Context, op: Op) -> None:
     c.promise("wgmma_wait", "wgmma.wait_group")
 
 
-# ---- tcgen05 ---------------------------------------------------------------------------------------------------------------
+# ---- tcgen05 ------------------------------------------------------------
 
 
 def instruction_descriptor(a: Any, b: Any, d: Any, m: int, n: int, a_mn: bool, b_mn: bool) -> int:
@@ -347,7 +347,8 @@ def tcgen05_mma(c: Context, op: Op) -> None:
     first = f"!{c.sx(init)}" if not isinstance(init, SConst) else "false" if init.value else "true"
     for k in range(steps):
         c.out.line(
-            f"{call}({place}, {_plus(a_name, ma.step(k) >> 4)}, {_plus(b_name, mb.step(k) >> 4)}, {form:#x}u, {first if k == 0 else 'true'});"
+            f"{call}({place}, {_plus(a_name, ma.step(k) >> 4)}, {_plus(b_name, mb.step(k) >> 4)}, {form:#x}u, "
+            f"{first if k == 0 else 'true'});"
         )
     c.out.close()
     c.tcgen05_touched = True

@@ -29,7 +29,7 @@ from lowering.emission.scalars import add, const, f32_text
 from lowering.emission.tiles import NoFit, bits_of, fit, per_register
 from lowering.helpers import memory as helpers
 
-# ---- load ----------------------------------------------------------------------------------------------------------------
+# ---- load ------------------------------------------------------------
 
 
 def _modifiers(c: Context, op: Op, read_only: bool) -> str:
@@ -281,7 +281,7 @@ def _gather_place(c: Context, region: Region, tile: TileType, run: Run, col: SX)
     from lowering.emission.tiles import slot_table
 
     places: list[SX] = []
-    for dim, d in enumerate(region.dims):
+    for d in region.dims:
         if d.kind == "gather":
             assert d.rows is not None
             slot = slot_table(d.rows.type)[(run.row, 0)]
@@ -337,7 +337,7 @@ def _shared_base(c: Context, view: View) -> tuple[str, SX]:
     return space, c.local_scalar(c.hoist("stage", "int", text))
 
 
-# ---- store ---------------------------------------------------------------------------------------------------------------
+# ---- store ------------------------------------------------------------
 
 
 def store(c: Context, op: Op) -> None:
@@ -434,7 +434,7 @@ def atomic(c: Context, op: Op) -> None:
     c.out.close()
 
 
-# ---- scalars -------------------------------------------------------------------------------------------------------------
+# ---- scalars ------------------------------------------------------------
 
 
 def _scalar_place(c: Context, memory: Region | View) -> tuple[str, str]:

@@ -96,7 +96,7 @@ def _block(body: tuple[Any, ...], role: B.Role) -> Block:
     return out
 
 
-# ---- what a statement reads -------------------------------------------------------------------------------------------
+# ---- what a statement reads ------------------------------------------------------------
 
 
 def reads(x: Any) -> Iterator[Any]:
@@ -152,11 +152,7 @@ def _writes(stmt: Any) -> tuple[Any, ...]:
 
 def _removable(stmt: Any) -> bool:
     """Whether it does nothing but define its results."""
-    return (
-        isinstance(stmt, B.SetScalar)
-        or (isinstance(stmt, B.Let))
-        or (isinstance(stmt, B.Op) and stmt.name == "load_scalar")
-    )
+    return isinstance(stmt, B.SetScalar | B.Let) or (isinstance(stmt, B.Op) and stmt.name == "load_scalar")
 
 
 def _nodes(block: Block) -> Iterator[Node]:
@@ -230,7 +226,7 @@ def _closed_form(node: Node) -> list[Node] | None:
     return out
 
 
-# ---- where names are declared ------------------------------------------------------------------------------------------
+# ---- where names are declared ------------------------------------------------------------
 
 
 def last_reads(block: Block) -> dict[Any, int]:

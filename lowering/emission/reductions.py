@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from cake_ir.bound import VX, Op, ScalarVar
 from cake_ir.layouts import TileType, placement
@@ -259,8 +260,8 @@ def cumsum(c: Context, op: Op) -> None:
         carry = ""
         parts = [slots[i : i + group] for i in range(0, len(slots), group)]
         for part in parts:
-            assert all(offsets[b][along] > offsets[a][along] for a, b in zip(part, part[1:], strict=False))
-            for a, b in zip(part, part[1:], strict=False):
+            assert all(offsets[b][along] > offsets[a][along] for a, b in pairwise(part))
+            for a, b in pairwise(part):
                 c.out.line(f"{out}[{b}] = {out}[{a}] + {out}[{b}];")
             total = c.hoist("total", ctype(tile.dtype), f"{out}[{part[-1]}]").strip()
             running = c.names.fresh("running")

@@ -92,7 +92,8 @@ def ldmatrix(count: int, transposed: bool) -> tuple[str, str]:
     """(name, text): `count` 8x8 matrices of 16-bit elements."""
     name = f"ldmatrix_x{count}" + "_trans" * transposed
     outs = ", ".join(f'"=r"(d[{i}])' for i in range(count))
-    instruction = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' * transposed}.shared.b16 {{{', '.join(f'%{i}' for i in range(count))}}}, [%{count}];"
+    registers = ", ".join(f"%{i}" for i in range(count))
+    instruction = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' * transposed}.shared.b16 {{{registers}}}, [%{count}];"
     return (
         name,
         f'{_D}void {name}(u32* d, u32 p) {{\n  asm volatile("{instruction}" : {outs} : "r"(p) : "memory");\n}}\n',
@@ -104,7 +105,8 @@ def stmatrix(count: int, transposed: bool) -> tuple[str, str]:
     name = f"stmatrix_x{count}" + "_trans" * transposed
     args = ", ".join(f"u32 x{i}" for i in range(count))
     ins = ", ".join(f'"r"(x{i})' for i in range(count))
-    instruction = f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' * transposed}.shared.b16 [%0], {{{', '.join(f'%{1 + i}' for i in range(count))}}};"
+    registers = ", ".join(f"%{1 + i}" for i in range(count))
+    instruction = f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' * transposed}.shared.b16 [%0], {{{registers}}};"
     return name, f'{_D}void {name}(u32 p, {args}) {{\n  asm volatile("{instruction}" ::"r"(p), {ins} : "memory");\n}}\n'
 
 
@@ -113,7 +115,8 @@ def red(op: str, kind: str, count: int = 1) -> tuple[str, str]:
     ctype, constraint = {"f32": ("float", "f"), "i32": ("int", "r"), "u32": ("u32", "r")}[kind]
     ptx = {"f32": "f32", "i32": "s32", "u32": "u32"}[kind]
     name = f"red_{op}_{kind}"
-    return (
-        name,
-        f'{_D}void {name}(void* p, {ctype} x) {{\n  asm volatile("red.relaxed.gpu.global.{op}.{ptx} [%0], %1;" ::"l"(p), "{constraint}"(x) : "memory");\n}}\n',
-    )
+    instruction = f"red.relaxed.gpu.global.{op}.{ptx} [%0], %1;"
+    return name, f"""{_D}void {name}(void* p, {ctype} x) {{
+  asm volatile("{instruction}" ::"l"(p), "{constraint}"(x) : "memory");
+}}
+"""

@@ -10,7 +10,8 @@ from tests.lowering.emit_helpers import bind_text, corpus_kernel
 pytest.importorskip("cuda.bindings.nvrtc")
 
 CASES = [
-    ("kmeans_assign", None, {}), ("kmeans_assign", None, {"WG": 3, "STAGES": 3}), ("kmeans_packed", None, {"DP": 64}), ("gemm_sm90", None, {}),
+    ("kmeans_assign", None, {}), ("kmeans_assign", None, {"WG": 3, "STAGES": 3}), ("kmeans_packed", None, {"DP": 64}),
+    ("gemm_sm90", None, {}),
     ("gemm_sm80", None, {}), ("gemm_sm100", None, {"CG": 1}), ("gemm_sm100", None, {"CG": 2}), ("rmsnorm", "sm_80", {}),
     ("rmsnorm", "sm_90a", {"DT": "f16"}), ("softmax", "sm_90a", {}),
 ]  # fmt: skip
