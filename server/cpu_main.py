@@ -75,19 +75,21 @@ def check(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def prepare(job: dict[str, Any]) -> dict[str, Any]:
-    """Compile (through the cache) and make the GPU worker's job: concrete launch plans and the cubin."""
-    from corpus import jobs
-    from corpus.contract import contracts
-    from lowering import build as compile_kernel
-    from lowering import emit
+    """Compile and make the GPU worker's job: concrete launch plans and the cubin."""
+    from corpus.prepare import prepare as make
 
-    bound = bind_job(job)
-    extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
-    contract = contracts(extra)[job["contract"]]
-    emitted = emit(bound)
-    done = compile_kernel(emitted, cache_dir=job["cache_dir"], timeout_s=job["timeout_s"])
-    made, skipped = jobs.launches(bound, emitted, contract, job["shapes"], job["sms"])
-    ready = jobs.job(job["job"], contract, made, [done.cubin], **job["more"])
+    ready, skipped = make(
+        job["text"],
+        job["contract"],
+        job["job"],
+        job["shapes"],
+        target=job["target"],
+        bindings=job["bindings"],
+        kernel=job["kernel"],
+        sms=job["sms"],
+        contracts_dir=job["contracts_dir"],
+        **job["more"],
+    )
     return {"job": ready.model_dump(mode="json"), "skipped": [[dict(shape), why] for shape, why in skipped]}
 
 

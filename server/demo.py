@@ -7,6 +7,7 @@ free before it loads into it.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from server.results import DiagnosticOut
 from server.terminal import console, print_diagnostic
 
 KERNEL = "kmeans_assign"
-FAULT = "            wait(free[n - STAGES])\n"
+FAULT = re.compile(r"^ *wait\(free\[.*\]\)\n", re.MULTILINE)
 BIG = {"B": 32, "N": 65536, "C": 1024, "D": 128}
 SMALL = [{"B": 1, "N": 130, "C": 200, "D": 64}, {"B": 2, "N": 64, "C": 7, "D": 128}]
 
@@ -85,11 +86,14 @@ class Loop:
         self._show.note(f"tools: {', '.join(t.name for t in tools.tools)}")
         page = await self._client.read_resource(f"cake://corpus/{KERNEL}")
         text = page.contents[0].text
-        if text.count(FAULT) != 1:
-            raise DemoFailed(f"the corpus kernel no longer has the line {FAULT.strip()!r}")
-        broken = text.replace(FAULT, "")
+        fault = FAULT.search(text)
+        if fault is None:
+            raise DemoFailed("the corpus kernel no longer has a wait(free[...]) in its producer")
+        broken = text[: fault.start()] + text[fault.end() :]
+        after = text[fault.end() :].split("\n")[0]
+        edit = {"old": after, "new": fault.group() + after}
         rejected, base = await self.planted(broken)
-        accepted = await self.repair(rejected, base)
+        accepted = await self.repair(rejected, base, edit)
         await self.measure(accepted)
         await self.failure(base)
 
@@ -102,15 +106,14 @@ class Loop:
             print_diagnostic(console(), DiagnosticOut.model_validate(found), broken.split("\n"), f"{KERNEL}.cake")
         return rejected, proposed["ids"]["ir_id"]
 
-    async def repair(self, rejected: dict[str, Any], base: str) -> str:
+    async def repair(self, rejected: dict[str, Any], base: str, edit: dict[str, str]) -> str:
         fixes = [f for d in rejected["diagnostics"] for f in d.get("fixes", []) if f["verified"]]
         if fixes:
             self._show.step(f"Repair by edits of {base[:11]}..., using the verified fix that the answer offered")
             edits = fixes[0]["edits"]
         else:
             self._show.step(f"Repair by edits of {base[:11]}...: only the change travels, never the text")
-            line = "            expect(full[n])\n"
-            edits = [{"old": line, "new": FAULT + line}]
+            edits = [edit]
         fixed = await self.call("propose_ir", ("ok",), base_id=base, edits=edits)
         ir_id = fixed["ids"]["ir_id"]
         accepted = await self.call("verify", ("accepted",), ir_id=ir_id)
@@ -133,7 +136,7 @@ class Loop:
             self._show.note(line)
         self._show.step("Time it beside the baselines, and profile it")
         timed = await self.call(
-            "compile_and_bench", ("passed",), ir_id=ir_id, contract=KERNEL, shapes=[BIG], wait_s=600
+            "compile_and_bench", ("passed",), ir_id=ir_id, contract=KERNEL, shapes=[*SMALL, BIG], wait_s=600
         )
         for row in timed.get("data", {}).get("bench", {}).get("shapes", []):
             self._show.note(

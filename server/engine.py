@@ -24,7 +24,6 @@ from server.programs import Program, Programs, Ref, Unit, Value, apply_edits
 from server.results import Artifact, Detail, Result, TextEdit, add_diagnostics, clean, fit, plain
 from server.store import DEFAULT_LIMIT_BYTES, Store, digest, is_id
 
-
 VERIFY_WAIT_S = 60.0
 
 

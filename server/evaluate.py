@@ -28,6 +28,8 @@ Shapes = str | Sequence[Mapping[str, int]]
 Until = Literal["compile", "check", "bench"]
 
 CHECK_TIMEOUT_S = 900.0
+MAX_INTERPRETED_FLOP = 1e10
+"""Most arithmetic of one shape that is interpreted: some minutes."""
 
 
 class Evaluator(GpuWork):
@@ -110,6 +112,14 @@ class Evaluator(GpuWork):
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
     ) -> Result:
         wanted = _shape_list(spec, shapes)
+        large = [s for s in wanted if spec.flops(s) > MAX_INTERPRETED_FLOP]
+        if large:
+            raise BadArgument(
+                f"{_shape_words(large[0])} needs {spec.flops(large[0]):.2g} operations, too many to interpret "
+                f"(at most {MAX_INTERPRETED_FLOP:.0g})",
+                "check a smaller shape by interpretation, or this one on the GPU",
+                code="args/shape",
+            )
         known = None if fresh else self._stored(unit, spec, "check-cpu", {"shapes": wanted})
         if known is None:
             contracts_dir = self._engine.config.contracts_dir
@@ -136,7 +146,7 @@ class Evaluator(GpuWork):
     ) -> Result:
         ok = bool(raw["passed"])
         result = Result(
-            summary=f"{unit.kernel} against {spec.name} {how}: {clean(str(raw['summary']), 300)}",
+            summary=f"{unit.kernel} against {spec.name} {how}: {_verdictless(raw['summary'])}",
             status="passed" if ok else "failed",
             ids={**program.ids, "variant_id": unit.variant_id},
         )
@@ -267,18 +277,38 @@ class Evaluator(GpuWork):
     ) -> Result:
         wanted = _shape_list(spec, [dict(shape)] if shape else "tuning")[:1]
         raw = self.run_gpu(program, unit, spec, "profile", wanted, control)
-        self._store(unit, spec, "profile", {"shapes": wanted}, device_name(raw), "passed", raw)
-        result = Result(
-            summary=f"{unit.kernel} profiled on {device_name(raw)}: {clean(str(raw.get('summary', 'done')), 300)}",
-            status="passed" if raw.get("passed", True) else "failed",
-            ids={**program.ids, "variant_id": unit.variant_id},
-            data={
-                "contract": spec.name,
-                **{k: plain(v) for k, v in raw.items() if k not in ("summary", "passed", "contract")},
-            },
+        self._store(
+            unit, spec, "profile", {"shapes": wanted}, device_name(raw), "passed" if raw["passed"] else "failed", raw
         )
+        result = Result(
+            summary=f"{unit.kernel} on {device_name(raw)}: {clean(str(raw['summary']), 300)}",
+            status="passed" if raw["passed"] else "failed",
+            ids={**program.ids, "variant_id": unit.variant_id},
+        )
+        row = raw["shapes"][0]
+        result.data = {"contract": spec.name, "device": plain(raw["device"]), **bench_row(row)}
+        result.data["conditions"] = plain(row.get("conditions"))
+        if row.get("candidate"):
+            self._explain(unit, spec, row, result)
         result.artifacts = [self._engine.store.put_artifact(unit.variant_id, "profile", json.dumps(raw, indent=1))]
         return result
+
+    def _explain(self, unit: Unit, spec: Any, row: Mapping[str, Any], result: Result) -> None:
+        """Set the measured time beside the model's bounds. Event timing only: no hardware counters are read."""
+        from analyses import estimate
+        from corpus.signature import solve_dims
+
+        assert unit.bound is not None
+        measured = float(row["candidate"]["median_us"])
+        found = estimate(unit.bound, dict(solve_dims(unit.bound, spec, row["shape"])))
+        result.data["method"] = "event timing beside the model's bounds; no hardware counters"
+        result.data["achieved"] = {"tflop_per_s": row["flops_per_s"] / 1e12, "gbyte_per_s": row["bytes_per_s"] / 1e9}
+        result.data["share_of_bounds"] = {k: round(v / measured, 3) for k, v in found.bounds_us.items()}
+        result.data["model"] = {"time_us": found.time_us, "measured_over_model": round(measured / found.time_us, 3)}
+        result.data["limiters"] = plain(found.limiters[:3])
+        result.summary += f"; the model's tightest bound is {found.bound_by}"
+        if not 0.5 <= measured / found.time_us <= 2:
+            result.next = "the model is off by more than 2x: report_failure (symptom mispredicted_time)"
 
     # ---- the whole way ---------------------------------------------------------------------------------------------
 
@@ -306,23 +336,14 @@ class Evaluator(GpuWork):
         done = self._build(program, unit, control, detail)
         if done.status != "passed" or spec is None or until == "compile":
             return fit(done, detail)
-        steps = [
-            (
-                "check-cpu",
-                lambda: self._check_cpu(program, unit, spec, _set_or(shapes, "boundary"), fresh, control, detail),
-            )
-        ]
+        given = shapes if shapes is not None and not isinstance(shapes, str) else "boundary"
+        small = _interpretable(spec, given)
+        steps = [("check-cpu", lambda: self._check_cpu(program, unit, spec, small, fresh, control, detail))]
         if self._engine.catalog.gpu_indices():
-            steps.append(
-                (
-                    "check-gpu",
-                    lambda: self._check_gpu(program, unit, spec, _set_or(shapes, "boundary"), fresh, control, detail),
-                )
-            )
+            steps.append(("check-gpu", lambda: self._check_gpu(program, unit, spec, given, fresh, control, detail)))
             if until == "bench":
-                steps.append(
-                    ("bench", lambda: self._bench(program, unit, spec, shapes or "tuning", fresh, control, detail))
-                )
+                timed = shapes or "tuning"
+                steps.append(("bench", lambda: self._bench(program, unit, spec, timed, fresh, control, detail)))
         for name, step in steps:
             part = step()
             done = _joined(done, name, part)
@@ -386,9 +407,20 @@ def _resource_words(report: Mapping[str, Any]) -> str:
     )
 
 
-def _set_or(shapes: Shapes | None, default: str) -> Shapes:
-    """Explicit shapes serve every step; a named timing set is not a set for checking."""
-    return shapes if shapes is not None and not isinstance(shapes, str) else default
+def _verdictless(summary: str) -> str:
+    """A check's sentence without the verdict in front, which the status says already."""
+    return clean(summary.removeprefix("passed: ").removeprefix("failed: "), 300)
+
+
+def _interpretable(spec: Any, shapes: Shapes) -> Shapes:
+    """Shapes for the check by interpretation: the explicit ones that are small enough, else the boundary set."""
+    if isinstance(shapes, str):
+        return shapes
+    return [s for s in _shape_list(spec, shapes) if spec.flops(s) <= MAX_INTERPRETED_FLOP] or "boundary"
+
+
+def _shape_words(shape: Mapping[str, int]) -> str:
+    return ",".join(f"{k}={v}" for k, v in shape.items())
 
 
 def _joined(done: Result, name: str, part: Result) -> Result:

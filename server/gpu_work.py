@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cake_ir.diagnostics import Diagnostic
-from server.errors import BadArgument, EngineError, Missing
+from server.errors import BadArgument, Cancelled, EngineError, Missing
 from server.failures import Symptom
 from server.programs import Program, Unit
 from server.results import Result, clean
@@ -76,18 +76,7 @@ class GpuWork:
                 "shapes": shapes,
                 "contracts_dir": extra,
                 "sms": device["sms"],
-                "cache_dir": str(self._engine.cubin_dir()),
-                "timeout_s": COMPILE_TIMEOUT_S - 10,
-                "more": {
-                    "device": index,
-                    "contracts_dir": extra,
-                    "timeout_s": GPU_TIMEOUT_S - 20,
-                    "kernel": unit.kernel,
-                    "content_id": program.ir_id,
-                    "variant_id": unit.variant_id,
-                    "bindings": unit.bindings,
-                    **more,
-                },
+                "more": {"device": index, "timeout_s": GPU_TIMEOUT_S - 20, **more},
             }
             control.progress(0, None, f"preparing {unit.kernel} for the GPU")
             ready = run_worker("server.cpu_main", prepare, timeout_s=COMPILE_TIMEOUT_S, control=control)
@@ -101,24 +90,36 @@ class GpuWork:
                 )
             try:
                 raw = run_worker("corpus.gpu_main", ready["job"], timeout_s=GPU_TIMEOUT_S, control=control)
-            except WorkerDied as exc:
-                symptom: Symptom = "hang" if exc.code == "worker/timeout" else "crash"
-                failure_id = self._engine.record_worker_failure(symptom, unit, exc.code, exc.log)
-                raise EngineError(
-                    exc.code, exc.message, f"recorded as {failure_id}, owner verifier; {exc.next}"
-                ) from exc
+            except Cancelled:
+                raise
+            except EngineError as exc:
+                symptom = _symptom(exc.code)
+                if symptom is None:
+                    raise
+                log = exc.log if isinstance(exc, WorkerDied) else exc.message
+                failure_id = self._engine.record_worker_failure(symptom, unit, exc.code, log)
+                next = f"recorded as {failure_id}, owner verifier; the program is kept as evidence"
+                raise EngineError(exc.code, exc.message, next) from exc
         return {**raw, "device": raw.get("device") or device, "refused_shapes": ready["skipped"]}
 
     def _probe(self, index: int, control: Control) -> dict[str, Any]:
         """What the device is; asked once per process. Raises Missing gpu/unusable when the driver cannot use it."""
         if index not in self._devices:
             try:
-                self._devices[index] = run_worker(
-                    "corpus.gpu_main", {"kind": "probe", "device": index}, timeout_s=60, control=control
-                )
-            except WorkerDied as exc:
+                probe = {"kind": "probe", "device": index}
+                self._devices[index] = run_worker("corpus.gpu_main", probe, timeout_s=60, control=control)["device"]
+            except Cancelled:
+                raise
+            except EngineError as exc:
                 raise Missing("gpu/unusable", f"GPU {index} does not answer: {exc.message}", NO_GPU_NEXT) from exc
         return self._devices[index]
+
+
+def _symptom(code: str) -> Symptom | None:
+    """What the end of a GPU worker says about an accepted kernel; None when it says nothing about the kernel."""
+    if code == "worker/timeout":
+        return "hang"
+    return "crash" if code in ("worker/killed", "worker/crashed", "lowering/device-fault") else None
 
 
 def job_of(program: Program, unit: Unit) -> dict[str, Any]:
@@ -148,10 +149,12 @@ def bench_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "verdict": row["verdict"],
         "message": row.get("message", ""),
         "time_us": candidate.get("median_us"),
+        "floor_us": row.get("floor_us"),
         "mad_us": candidate.get("mad_us"),
         "baseline": row.get("baseline"),
         "baseline_us": base.get("median_us"),
         "ratio": row.get("ratio"),
-        "comparison": row.get("comparison"),
+        "comparison": base.get("comparison"),
+        "unavailable": row.get("unavailable") or None,
     }
     return {k: v for k, v in out.items() if v not in (None, "")}

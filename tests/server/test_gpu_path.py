@@ -1,0 +1,134 @@
+"""GPU work up to the device: jobs are really prepared; only the device's answers are played by the test.
+
+No GPU is needed. What the device itself does is tested where there is one (tests/lowering, corpus/results).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from corpus.jobs import Bench, BenchShape, Job, Timing
+from server import gpu_work
+from server.engine import Engine
+from server.errors import EngineError, Missing
+from server.programs import Ref
+from server.worker import WorkerDied, run_worker
+from tests.server.conftest import KMEANS
+
+DEVICE = {"name": "Test device", "sms": 4, "driver": "13.0"}
+SHAPE = {"B": 1, "N": 130, "C": 200, "D": 64}
+
+
+class Played:
+    """Answers GPU jobs; keeps the prepared job."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.fault: EngineError | None = None
+
+    def __call__(self, module: str, job: dict[str, Any], **more: Any) -> dict[str, Any]:
+        if module != "corpus.gpu_main":
+            return run_worker(module, job, **more)
+        if job["kind"] == "probe":
+            return {"kind": "probe", "device": DEVICE}
+        self.jobs.append(Job.model_validate(job))
+        if self.fault is not None:
+            raise self.fault
+        if job["kind"] == "check":
+            return {
+                "passed": True,
+                "on": "gpu",
+                "summary": "passed: 4 passed",
+                "cases": [],
+                "diagnostics": [],
+                "seed": 0,
+            }
+        return self.bench(job).model_dump(mode="json")
+
+    def bench(self, job: dict[str, Any]) -> Bench:
+        def timing(name: str, us: float) -> Timing:
+            return Timing(name=name, median_us=us, mad_us=0.1, samples_us=(us,) * 5, batch=10)
+
+        rows = tuple(
+            BenchShape(
+                shape=launch["shape"], mode=mode, verdict="measured", candidate=timing("candidate", 100.0), baseline="flash-kmeans",
+                baselines=(timing("flash-kmeans", 120.0),), ratio=1.2, floor_us=50.0, flops_per_s=5e14, bytes_per_s=1e12,
+            )
+            for launch in job["launches"] for mode in job["modes"]
+        )  # fmt: skip
+        return Bench(
+            kind=job["kind"], contract=job["contract"], contract_digest=job["contract_digest"], kernel=job["kernel"], passed=True,
+            summary="100 us, 1.200 x flash-kmeans", seed=0, secret="00", device=DEVICE, shapes=rows, rule="by intervals", seconds=1.0,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def played(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    fake = Played()
+    monkeypatch.setattr(gpu_work, "run_worker", fake)
+    monkeypatch.setattr(engine.catalog, "gpu_indices", lambda: [0])
+    yield fake
+
+
+def test_a_bench_is_prepared_timed_and_stored_once(engine: Engine, played: Played) -> None:
+    first = engine.evaluate.bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE])
+    assert first.status == "passed" and first.data["device"] == DEVICE and first.data["reused"] is False
+    row = first.data["shapes"][0]
+    assert (row["time_us"], row["baseline"], row["baseline_us"], row["ratio"]) == (100.0, "flash-kmeans", 120.0, 1.2)
+    assert {r["mode"] for r in first.data["shapes"]} == {"warm", "cold"}
+    job = played.jobs[0]
+    plan = job.launches[0].plans[0]
+    assert job.kind == "bench" and job.target == "sm_90a" and plan["grid"] == 2 and plan["cubin_sha256"] in job.cubins
+    assert job.variant_id == first.ids["variant_id"]
+    again = engine.evaluate.bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE])
+    assert again.data["reused"] is True and len(played.jobs) == 1
+    engine.evaluate.bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE], fresh=True)
+    assert len(played.jobs) == 2
+
+
+def test_a_profile_sets_the_time_beside_the_bounds(engine: Engine, played: Played) -> None:
+    got = engine.evaluate.profile(Ref(text=KMEANS), "kmeans_assign", SHAPE)
+    assert got.status == "passed" and got.data["achieved"]["tflop_per_s"] == 500
+    assert "no hardware counters" in got.data["method"] and got.data["model"]["time_us"] > 0
+    assert set(got.data["share_of_bounds"]) >= {"hbm", "tensor"}
+
+
+def test_the_whole_way_runs_every_step(engine: Engine, played: Played) -> None:
+    got = engine.evaluate.compile_and_bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE])
+    assert got.status == "passed" and {"check_cpu", "check_gpu", "bench"} <= set(got.data)
+    assert [j.kind for j in played.jobs] == ["check", "bench"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "symptom"),
+    [
+        (WorkerDied("worker/timeout", "ended after 540 s", "log", "x"), "hang"),
+        (WorkerDied("worker/killed", "ended by SIGKILL", "log", "x"), "crash"),
+        (EngineError("lowering/device-fault", "illegal address", "x"), "crash"),
+        (EngineError("job/bad-contract", "no such contract", "x"), None),
+    ],
+)
+def test_a_fault_on_an_accepted_kernel_is_evidence(
+    engine: Engine, played: Played, fault: EngineError, symptom: str | None
+) -> None:
+    played.fault = fault
+    for _ in range(2):
+        with pytest.raises(EngineError) as caught:
+            engine.evaluate.check(Ref(text=KMEANS), "kmeans_assign", [SHAPE], on="gpu", fresh=True)
+    assert caught.value.code == fault.code
+    known = engine.store.failures()
+    if symptom is None:
+        assert known == []
+    else:
+        assert [(f["symptom"], f["owner"], f["count"]) for f in known] == [(symptom, "verifier", 2)]
+        assert known[0]["failure_id"] in caught.value.next
+
+
+def test_a_device_that_does_not_answer_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.catalog, "gpu_indices", lambda: [0])
+    with pytest.raises(Missing) as caught:
+        engine.evaluate.bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE])
+    assert caught.value.code == "gpu/unusable"
