@@ -121,13 +121,24 @@ def placement(tile: TileType) -> Placement:
         offs = [(0, c) for c in cols]
     elif name in ("mma_d", "wgmma_d"):
         # register order of the instruction: 16/64-row block, 8-column block, row half, column pair
-        offs = [(rows[2 * i + h], cols[2 * j + p])
-                for i in range(len(rows) // 2) for j in range(len(cols) // 2) for h in (0, 1) for p in (0, 1)]
+        offs = [
+            (rows[2 * i + h], cols[2 * j + p])
+            for i in range(len(rows) // 2)
+            for j in range(len(cols) // 2)
+            for h in (0, 1)
+            for p in (0, 1)
+        ]
     elif name in ("mma_a", "wgmma_a"):
         k = len(cols) // _a_span(tile.dtype)
         half = _a_span(tile.dtype) // 2
-        offs = [(rows[2 * i + h], cols[(2 * m + s) * half + p])
-                for i in range(len(rows) // 2) for m in range(k) for s in (0, 1) for h in (0, 1) for p in range(half)]
+        offs = [
+            (rows[2 * i + h], cols[(2 * m + s) * half + p])
+            for i in range(len(rows) // 2)
+            for m in range(k)
+            for s in (0, 1)
+            for h in (0, 1)
+            for p in range(half)
+        ]
     else:
         offs = [(r, c) for r in rows for c in cols]
     if name == "vec":
@@ -215,5 +226,10 @@ def block(layout: Layout, dtype: DType, threads: int) -> tuple[int, int]:
     """(rows, cols) granularity at which .rows / .cols slices of a fragment are legal."""
     k = {8: 32, 16: 16, 32: 8}.get(dtype.bits, 16)
     return {
-        "mma_d": (16, 8), "mma_a": (16, k), "mma_b": (8, k), "wgmma_d": (64, 8), "wgmma_a": (64, k), "tmem_d": (128, 1),
+        "mma_d": (16, 8),
+        "mma_a": (16, k),
+        "mma_b": (8, k),
+        "wgmma_d": (64, 8),
+        "wgmma_a": (64, k),
+        "tmem_d": (128, 1),
     }.get(layout.name) or (threads // (layout.l or threads), (layout.l or threads) * layout.v)

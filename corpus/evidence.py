@@ -114,14 +114,68 @@ def rows_from_bench(
     return rows
 
 
+class CheckRow(BaseModel):
+    """One kernel judged on a device: how many cases of which distributions and shapes, and the verdict."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    contract: str
+    contract_digest: str
+    kernel: str
+    content_id: str
+    variant_id: str
+    bindings: dict[str, Any]
+    target: str
+    device: str
+    driver: str
+    compiler: str
+    cubin_sha256: str
+    passed: bool
+    summary: str
+    cases: int
+    shapes: list[dict[str, int]]
+    distributions: list[str]
+    judge: str
+    evidence: Evidence
+
+
+def check_row(
+    result: Mapping[str, Any], job: Any, device: Mapping[str, Any], *, command: str, date: str, commit: str
+) -> CheckRow:
+    """The verdict of a check job (`corpus.jobs.Job`) on the probed device."""
+    cases = result["cases"]
+    shapes = [dict(launch.shape) for launch in job.launches]
+    return CheckRow(
+        contract=result["contract"], contract_digest=result["contract_digest"], kernel=result["kernel"],
+        content_id=job.content_id, variant_id=job.variant_id, bindings=job.bindings, target=job.target,
+        device=str(device.get("name", "unknown")), driver=str(device.get("driver", "")), compiler=job.compiler,
+        cubin_sha256=",".join(sorted({str(p["cubin_sha256"]) for launch in job.launches for p in launch.plans})),
+        passed=result["passed"], summary=result["summary"], cases=len(cases), shapes=shapes,
+        distributions=sorted({str(c.get("distribution", "")) for c in cases}), judge=str(result.get("judge_selftest", "")),
+        evidence=Evidence(command=command, date=date, commit=commit),
+    )  # fmt: skip
+
+
+def write_checks(rows: Sequence[CheckRow], directory: Path = DIRECTORY) -> Path:
+    """Write `checks.json`: verdicts of kernels on a device; rows of other kernels already there are kept."""
+    path = directory / "checks.json"
+    old = [CheckRow.model_validate(r) for r in json.loads(path.read_text())["checks"]] if path.exists() else []
+    new = {(r.kernel, r.device): r for r in [*old, *rows]}
+    return _replace(path, {"kind": "checks", "checks": [r.model_dump(mode="json") for r in new.values()]})
+
+
 def write(name: str, rows: Sequence[ResultRow], directory: Path = DIRECTORY) -> Path:
     """Write rows to `<name>.json`, replacing that file as a whole. Raises ValueError unless `name` is a plain word."""
     if not name.replace("-", "_").isidentifier():
         raise ValueError(f"{name!r} is not a plain file name")
-    directory.mkdir(parents=True, exist_ok=True)
     plain = {"rows": [r.model_dump(mode="json", exclude={"stale"}) for r in rows]}
-    path = directory / f"{name}.json"
-    handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{name}.")
+    return _replace(directory / f"{name}.json", plain)
+
+
+def _replace(path: Path, plain: dict[str, Any]) -> Path:
+    """Write JSON through a temporary file, so that a full disk leaves the old one whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             json.dump(plain, out, indent=1, sort_keys=True)
@@ -146,6 +200,8 @@ def read_rows(path: Path) -> list[ResultRow]:
         return []
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
+        if "kind" in raw:  # verdicts and reports live beside the timing rows
+            return []
         return [ResultRow.model_validate(r) for r in raw["rows"]]
     except (ValueError, KeyError, TypeError, ValidationError) as exc:
         law = "Files under corpus/results/ hold rows as corpus.evidence writes them."

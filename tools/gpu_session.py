@@ -1,8 +1,8 @@
 """A session on a borrowed GPU: build here with the locked compiler, run there, record here.
 
-    python -m tools.gpu_session prepare DIR [--only NAME] [--quick]     compile, write one job per entry to DIR
-    python -m tools.gpu_session run DIR OUT [--only NAME]               on the GPU machine: needs numpy, ml_dtypes, pydantic, cuda-bindings, torch
-    python -m tools.gpu_session record DIR OUT                          evidence rows into corpus/results/ through the product's exporter
+    python -m tools.gpu_session prepare DIR [--only NAME]      compile; one job per entry into DIR
+    python -m tools.gpu_session run DIR OUT [--only NAME]      on the GPU machine (numpy, ml_dtypes, pydantic, cuda-bindings, torch)
+    python -m tools.gpu_session record DIR OUT                 evidence into corpus/results/ through the product's exporter
 
 Jobs carry cubins built by NVRTC on this machine, so the GPU machine compiles nothing.
 """
@@ -19,38 +19,33 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-SMS = 132  # H200
+TARGET = "sm_90a"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One job: a corpus kernel, how it is bound, and what is asked."""
+    """One job: a corpus kernel, how it is bound, and what is asked. shapes: a set's name or explicit shapes."""
 
     name: str
     kernel: str
     kind: str
-    shapes: tuple[dict[str, int], ...] = ()
-    shape_set: str = ""
+    shapes: str | tuple[dict[str, int], ...]
     bindings: dict[str, Any] = field(default_factory=dict)
-    baselines: tuple[str, ...] | None = None
     modes: tuple[str, ...] = ("warm",)
-    quick: bool = True
-    samples: int = 21
-    distributions: tuple[str, ...] | None = None
 
 
-KM = {"B": 32, "N": 65536, "C": 1024, "D": 128}
+KMEANS = ({"B": 32, "N": 65536, "C": 1024, "D": 128}, {"B": 1, "N": 262144, "C": 4096, "D": 128})
 GEMM = ({"M": 4096, "N": 4096, "K": 4096}, {"M": 8192, "N": 4096, "K": 14336})
 CHECKED = ("kmeans_assign", "kmeans_packed", "gemm_sm90", "gemm_sm80", "rmsnorm", "softmax")
 
 ENTRIES = (
-    *(Entry(f"check_{k}", k, "check", shape_set="boundary") for k in CHECKED),
-    Entry("bench_kmeans", "kmeans_assign", "bench", shapes=(KM,)),
-    Entry("bench_kmeans_packed", "kmeans_packed", "bench", shapes=(KM,)),
-    Entry("bench_gemm", "gemm_sm90", "bench", shapes=GEMM),
-    Entry("bench_gemm_sm80", "gemm_sm80", "bench", shapes=GEMM[:1]),
-    Entry("bench_rmsnorm", "rmsnorm", "bench", shapes=({"M": 16384, "D": 4096},)),
-    Entry("bench_softmax", "softmax", "bench", shapes=({"M": 8192, "N": 8192},)),
+    *(Entry(f"check_{k}", k, "check", "boundary") for k in CHECKED),
+    Entry("kmeans_assign", "kmeans_assign", "bench", KMEANS),
+    Entry("kmeans_packed", "kmeans_packed", "bench", KMEANS),
+    Entry("gemm_sm90", "gemm_sm90", "bench", GEMM),
+    Entry("gemm_sm80", "gemm_sm80", "bench", GEMM[:1]),
+    Entry("rmsnorm", "rmsnorm", "bench", ({"M": 16384, "D": 4096},), {"WARPS": 8}),
+    Entry("softmax", "softmax", "bench", ({"M": 8192, "N": 8192},)),
 )
 
 
@@ -59,111 +54,97 @@ def entries(only: list[str]) -> list[Entry]:
 
 
 def prepare(directory: Path, only: list[str]) -> int:
-    """Compile every entry and write `DIR/NAME.json` (a job) and `DIR/NAME.meta.json` (what evidence needs)."""
-    from cake_ir import bind, parse, variant_id
-    from corpus import contracts, jobs
-    from corpus import kernels as corpus_kernels
-    from lowering import build, emit
+    """Compile every entry and write its job to `DIR/NAME.json`."""
+    from cake_ir.diagnostics import CakeError
+    from corpus import kernels
+    from corpus.prepare import prepare as make_job
 
     directory.mkdir(parents=True, exist_ok=True)
-    table = {k.name: k for k in corpus_kernels()}
-    built: dict[str, Any] = {}
+    table = {k.name: k for k in kernels()}
     failed = 0
     for e in entries(only):
         k = table[e.kernel]
-        bindings = {**k.bindings, **e.bindings}
-        key = json.dumps([e.kernel, bindings], sort_keys=True)
+        shapes = e.shapes if isinstance(e.shapes, str) else [dict(s) for s in e.shapes]
         try:
-            if key not in built:
-                file = parse(k.text(), k.file).file
-                assert file is not None
-                bound = bind(file, bindings, "sm_90a", k.kernel, k.file).bound
-                assert bound is not None
-                emitted = emit(bound)
-                built[key] = (bound, emitted, build(emitted), variant_id(file, bindings, "sm_90a", k.kernel))
-            bound, emitted, made, variant = built[key]
-            contract = contracts()[k.contract]
-            shapes = list(e.shapes) or list(contract.shapes[e.shape_set])
-            launches, skipped = jobs.launches(bound, emitted, contract, shapes, SMS, made.sha256)
-            job = jobs.job(
-                e.kind, contract, launches, [made.cubin], kernel=e.kernel, content_id=bound.content_id, variant_id=variant,  # type: ignore[arg-type]
-                bindings=bindings, baselines=e.baselines, modes=e.modes, samples=e.samples, gap_s=0.05, timeout_s=200.0, distributions=e.distributions,
+            job, skipped = make_job(
+                k.text(), k.contract, e.kind, shapes, target=TARGET, bindings={**k.bindings, **e.bindings},  # type: ignore[arg-type]
+                kernel=k.kernel, name=k.name, modes=e.modes, gap_s=0.1, timeout_s=200.0,
             )  # fmt: skip
-        except Exception as exc:  # one entry must not stop the others; the reader sees which failed
-            print(f"{e.name}: NOT PREPARED: {type(exc).__name__}: {str(exc)[:300]}")
+        except CakeError as exc:
+            print(f"{e.name}: {exc.diagnostic.render()}")
             failed += 1
             continue
-        (directory / f"{e.name}.json").write_text(job.model_dump_json())
-        meta = {"target": "sm_90a", "bindings": bindings, "cubin_sha256": made.sha256, "content_id": bound.content_id, "variant_id": variant,
-                "compiler": f"NVRTC {made.compiled.nvrtc_version}", "commit": _commit()}  # fmt: skip
-        (directory / f"{e.name}.meta.json").write_text(json.dumps(meta))
-        print(f"{e.name}: {len(launches)} launches, {len(skipped)} refused, {made.report().get('resources', {})}")
+        (directory / f"{e.name}.json").write_text(job.model_dump_json() + "\n")
+        print(f"{e.name}: {len(job.launches)} shapes, {len(skipped)} not admitted")
     return 1 if failed else 0
-
-
-def _commit() -> str:
-    run = ["git", "-C", str(ROOT)]
-    head = subprocess.run([*run, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    dirty = subprocess.run([*run, "status", "--porcelain", "--untracked-files=no", "cake_ir", "lowering", "corpus/kernels"], capture_output=True, text=True, check=True)
-    return head + ("-dirty" if dirty.stdout.strip() else "")
 
 
 def run(directory: Path, out: Path, only: list[str]) -> int:
     """Run the jobs one by one, each in a fresh worker; answers go to `OUT/results.json`."""
-    answers: dict[str, Any] = {}
+    answers: dict[str, Any] = {"device": _ask(json.dumps({"kind": "probe"}) + "\n", 60)}
     for e in entries(only):
         path = directory / f"{e.name}.json"
         if not path.exists():
             continue
-        try:
-            done = subprocess.run([sys.executable, "-m", "corpus.gpu_main"], input=path.read_text().replace("\n", " ") + "\n", capture_output=True, text=True,
-                                  timeout=230, cwd=ROOT)  # fmt: skip
-            lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-            final = next((x for x in reversed(lines) if "result" in x or "error" in x), {"error": {"code": "worker/silent", "message": done.stderr[-1500:]}})
-            if "error" in final:
-                final["stderr"] = done.stderr[-1500:]
-        except subprocess.TimeoutExpired:
-            final = {"error": {"code": "worker/timeout", "message": "no answer in 230 s"}}
-        answers[e.name] = final
+        final = _ask(path.read_text(), 230)
+        answers[e.name] = {**final, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
         (out / "results.json").write_text(json.dumps(answers))
         print(e.name, summarise(final), flush=True)
     return 0
 
 
+def _ask(job: str, limit_s: float) -> dict[str, Any]:
+    """The last answer of a fresh worker."""
+    try:
+        command = [sys.executable, "-m", "corpus.gpu_main"]
+        done = subprocess.run(command, input=job, capture_output=True, text=True, timeout=limit_s, cwd=ROOT)
+    except subprocess.TimeoutExpired:
+        return {"error": {"code": "worker/timeout", "message": f"no answer in {limit_s:.0f} s"}}
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    silent = {"error": {"code": "worker/silent", "message": done.stderr[-1500:]}}
+    return next((x for x in reversed(lines) if "result" in x or "error" in x), silent)
+
+
 def summarise(answer: dict[str, Any]) -> str:
     """One line (per shape) for a person."""
     if "error" in answer:
-        return f"ERROR {answer['error'].get('code')}: {str(answer['error'].get('message'))[:600]} {answer.get('stderr', '')[-600:]}"
+        return f"ERROR {answer['error'].get('code')}: {str(answer['error'].get('message'))[:600]}"
     r = answer["result"]
-    if r.get("kind") == "bench":
-        out = []
-        for s in r["shapes"]:
-            base = ", ".join(f"{b['name']} {b['median_us']:.1f} ({b['ratio']:.3f})" for b in s["baselines"])
-            mine = f"{s['candidate']['median_us']:.1f} us" if s.get("candidate") else "-"
-            out.append(f"\n    {s['shape']} {s['mode']} {s['verdict']} {mine} {s['flops_per_s'] / 1e12:.0f} TF {s['bytes_per_s'] / 1e9:.0f} GB/s | {base} | {s['message'][:300]} {s['unavailable'] or ''}")
-        return "".join(out)
-    return f"passed={r.get('passed')} {str(r.get('summary'))[:500]}"
+    if r.get("kind") != "bench":
+        return f"passed={r.get('passed')} {str(r.get('summary'))[:500]}"
+    out = []
+    for s in r["shapes"]:
+        base = ", ".join(f"{b['name']} {b['median_us']:.1f} ({b['ratio']:.3f})" for b in s["baselines"])
+        mine = f"{s['candidate']['median_us']:.1f} us" if s.get("candidate") else "-"
+        rates = f"{s['flops_per_s'] / 1e12:.0f} TFLOP/s {s['bytes_per_s'] / 1e9:.0f} GB/s"
+        out.append(f"\n    {s['shape']} {s['mode']} {s['verdict']} {mine} {rates} | {base} | {s['message'][:300]}")
+    return "".join(out)
 
 
 def record(directory: Path, out: Path) -> int:
-    """Evidence rows of all measured benches, and the check verdicts, into corpus/results/."""
-    from corpus import evidence
+    """Timing rows and check verdicts of the run into corpus/results/."""
+    from corpus import evidence, jobs
+    from corpus.export import export, head_commit
 
     answers = json.loads((out / "results.json").read_text())
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    checks = []
+    device = answers.pop("device").get("result", {})
     for name, answer in answers.items():
+        job = jobs.parse(json.loads((directory / f"{name}.json").read_text()))
         result = answer.get("result")
-        meta = json.loads((directory / f"{name}.meta.json").read_text())
         if not result:
-            print(f"{name}: no result")
+            print(f"{name}: {summarise(answer)}")
             continue
-        command = f"python -m tools.gpu_session prepare DIR && python -m tools.gpu_session run DIR OUT --only {name}"
+        run_it = f"python -m tools.gpu_session prepare DIR --only {name}; python -m tools.gpu_session run DIR OUT --only {name}"
         if result.get("kind") == "bench":
-            rows = evidence.rows_from_bench(
-                result, content_id=meta["content_id"], variant_id=meta["variant_id"], bindings=meta["bindings"], target=meta["target"],
-                compiler=meta["compiler"], cubin_sha256=meta["cubin_sha256"], command=command, date=date, commit=meta["commit"],
-            )  # fmt: skip
+            rows = export(result, job, command=run_it, date=answer["date"], commit=head_commit())
             print(f"{name}: {len(rows)} rows -> {evidence.write(name, rows) if rows else 'nothing'}")
+        else:
+            checks.append(
+                evidence.check_row(result, job, device, command=run_it, date=answer["date"], commit=head_commit())
+            )
+    if checks:
+        print(f"{len(checks)} checks -> {evidence.write_checks(checks)}")
     return 0
 
 

@@ -1,7 +1,7 @@
 """Quick unjudged timing of kernel variants on a GPU, for performance work only (evidence comes from tools.gpu_session).
 
-    python -m tools.gpu_try prepare DIR SPEC.json        compile variants: [{"name", "file", "set": {}, "replace": [[old, new]], "dims": {}}]
-    python -m tools.gpu_try run DIR [--once NAME]        time all, interleaved; --once launches one a few times (under ncu)
+python -m tools.gpu_try prepare DIR SPEC.json        compile variants: [{"name", "file", "set": {}, "replace": [[old, new]], "dims": {}}]
+python -m tools.gpu_try run DIR [--once NAME]        time all, interleaved; --once launches one a few times (under ncu)
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ def prepare(directory: Path, spec: Path) -> int:
                 return 1
             text = text.replace(old, new)
         parsed = parse(text)
-        bound = bind(parsed.file, v.get("set", {}), "sm_90a", v.get("kernel")).bound if parsed.file else None
-        if bound is None:
-            print(v["name"], [d.render() for d in (parsed.diagnostics or bind(parsed.file, v.get("set", {}), "sm_90a").diagnostics)])  # type: ignore[arg-type]
+        assert parsed.file is not None, [d.render() for d in parsed.diagnostics]
+        done = bind(parsed.file, v.get("set", {}), "sm_90a", v.get("kernel"))
+        if done.bound is None:
+            print(v["name"], [d.render() for d in done.diagnostics])
             return 1
+        bound = done.bound
         emitted = emit(bound)
         made = build(emitted)
-        if made.cubin is None or not made.ok and not made.cubin:
+        if made.cubin is None or (not made.ok and not made.cubin):
             print(v["name"], made.log[-500:])
         dims = v["dims"]
         p = plan(emitted, dims, v.get("scalars", {}), 132, cubin_sha256=made.sha256)
@@ -47,9 +49,23 @@ def prepare(directory: Path, spec: Path) -> int:
         for n, var in bound.dims.items():
             env[var.slot] = dims[n]
         tensors = {t.name: [t.dtype.name, [compile_sx(e)(env) for e in t.extents]] for t in bound.tensors}
-        out.append({"name": v["name"], "cubin": base64.b64encode(made.cubin).decode(), "plan": p.to_json(), "tensors": tensors, "flop": v.get("flop", 0), "bytes": v.get("bytes", 0)})
+        out.append(
+            {
+                "name": v["name"],
+                "cubin": base64.b64encode(made.cubin).decode(),
+                "plan": p.to_json(),
+                "tensors": tensors,
+                "flop": v.get("flop", 0),
+                "bytes": v.get("bytes", 0),
+            }
+        )
         r = made.report().get("resources", {})
-        print(v["name"], r.get("registers"), r.get("spill_store_bytes"), [line for line in made.log.splitlines() if "C75" in line][:2])
+        print(
+            v["name"],
+            r.get("registers"),
+            r.get("spill_store_bytes"),
+            [line for line in made.log.splitlines() if "C75" in line][:2],
+        )
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "variants.json").write_text(json.dumps(out))
     return 0
@@ -73,9 +89,15 @@ def run(directory: Path, once: str | None, rounds: int) -> int:
         for n, (dtype, extents) in v["tensors"].items():
             key = (n, dtype, tuple(extents))
             if key not in store:
-                store[key] = torch.randn(extents, device="cuda").to(kinds[dtype]) if dtype != "i32" else torch.zeros(extents, dtype=torch.int32, device="cuda")
+                store[key] = (
+                    torch.randn(extents, device="cuda").to(kinds[dtype])
+                    if dtype != "i32"
+                    else torch.zeros(extents, dtype=torch.int32, device="cuda")
+                )
             pointers[n] = store[key].data_ptr()
-        ready.append((v, prepare_launch(device, base64.b64decode(v["cubin"]), LaunchPlan.from_json(v["plan"]), pointers)))
+        ready.append(
+            (v, prepare_launch(device, base64.b64decode(v["cubin"]), LaunchPlan.from_json(v["plan"]), pointers))
+        )
     stream = torch.cuda.current_stream().cuda_stream
     if once:
         for _, launch in ready:
@@ -95,7 +117,7 @@ def run(directory: Path, once: str | None, rounds: int) -> int:
         times.setdefault(name, []).append(a.elapsed_time(b) * 1000 / n)
 
     mats = [s for k, s in store.items() if k[0] in ("a", "b")]
-    for r in range(rounds):
+    for _ in range(rounds):
         for v, launch in ready:
             launch.launch(stream)
             timed(v["name"], lambda launch=launch: launch.launch(stream), 5)
@@ -107,7 +129,8 @@ def run(directory: Path, once: str | None, rounds: int) -> int:
     for v, _ in [*ready, ({"name": "torch_matmul", "flop": ready[0][0]["flop"], "bytes": 0}, None)]:
         if v["name"] in times:
             us = statistics.median(times[v["name"]])
-            print(f"{v['name']:30s} {us:9.1f} us  {v['flop'] / us / 1e6:7.1f} TFLOP/s  {v.get('bytes', 0) / us / 1e3:7.0f} GB/s  min {min(times[v['name']]):.1f}")
+            rate = f"{v['flop'] / us / 1e6:7.1f} TFLOP/s {v.get('bytes', 0) / us / 1e3:7.0f} GB/s"
+            print(f"{v['name']:30s} {us:9.1f} us {rate}  min {min(times[v['name']]):.1f}")
     return 0
 
 

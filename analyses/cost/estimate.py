@@ -12,16 +12,25 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from analyses.cost.work import Rates, Work, let_work, op_work
 from cake_ir import bound as B
 from cake_ir.diagnostics import CakeError, error
-from analyses.cost.work import Rates, Work, let_work, op_work
 
 # Fixed costs in seconds and clocks, assumed (not measured on the user's device); they only matter for small problems.
 LAUNCH_S = 3.0e-6
 FIRST_LOAD_CLK = 1000.0
 SYNC_CLK = 30.0
 _SHARED = ("tensor", "smem", "fma", "alu", "sfu", "shuffle")
-_OVERLAPPED = ("tma_load", "tma_store", "bulk_load", "bulk_store", "cp_async", "bulk_reduce", "tma_reduce", "tcgen05_mma")
+_OVERLAPPED = (
+    "tma_load",
+    "tma_store",
+    "bulk_load",
+    "bulk_store",
+    "cp_async",
+    "bulk_reduce",
+    "tma_reduce",
+    "tcgen05_mma",
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,9 @@ class _Walk:
             spread = min(1.0, 4 * count / 4) if role.unit != "warp" else min(1.0, count / 4)
             own = sum(c for r, c in work.items() if r in ("fma", "alu", "sfu", "shuffle"))
             scale = 1.0 if role.unit == "warpgroup" else 4.0 * spread / max(1, count) if role.unit == "warp" else 1.0
-            self.roles[role.name] += times * (own * scale + work.get("tensor", 0.0) + work.get("smem", 0.0) * (work.get("tensor", 0.0) == 0.0))
+            self.roles[role.name] += times * (
+                own * scale + work.get("tensor", 0.0) + work.get("smem", 0.0) * (work.get("tensor", 0.0) == 0.0)
+            )
 
 
 def _environment(bound: B.BoundKernel, shape: dict[str, int]) -> tuple[list[Any], int]:
@@ -132,7 +143,14 @@ def _environment(bound: B.BoundKernel, shape: dict[str, int]) -> tuple[list[Any]
     unknown = [k for k in shape if k not in bound.dims and k not in {a.name for a in bound.args}]
     if missing or unknown:
         what = f"missing {', '.join(missing)}" if missing else f"unknown {', '.join(unknown)}"
-        raise CakeError(error("language/shape", "language", f"the shape must give every dimension of '{bound.name}' ({', '.join(bound.dims)}): {what}", bound.span))
+        raise CakeError(
+            error(
+                "language/shape",
+                "language",
+                f"the shape must give every dimension of '{bound.name}' ({', '.join(bound.dims)}): {what}",
+                bound.span,
+            )
+        )
     env: list[Any] = [0] * len(bound.scalars)
     for name, var in bound.dims.items():
         if shape[name] < 0:
@@ -140,11 +158,13 @@ def _environment(bound: B.BoundKernel, shape: dict[str, int]) -> tuple[list[Any]
         env[var.slot] = shape[name]
     for var in bound.args:
         env[var.slot] = shape.get(var.name, 0)
-    sms = int(bound.target.fact("sm_count").value)
+    sms = bound.target.value("sm_count")
     env[bound.builtins["sms"].slot] = sms
     for w in bound.where:
         if not B.compile_sx(w.cond)(env):
-            raise CakeError(error("language/where-unsatisfied", "language", f"shape {shape} contradicts this condition", w.span))
+            raise CakeError(
+                error("language/where-unsatisfied", "language", f"shape {shape} contradicts this condition", w.span)
+            )
     ctas = max(0, int(B.compile_sx(bound.launch.ctas)(env)))
     env[bound.builtins["cta_count"].slot] = ctas
     env[bound.builtins["cluster_count"].slot] = ctas // bound.launch.cluster
@@ -157,8 +177,8 @@ def estimate(bound: B.BoundKernel, shape: dict[str, int]) -> Estimate:
 
     env, ctas = _environment(bound, shape)
     target = bound.target
-    clock = float(target.fact("clock_hz").value)
-    sms = int(target.fact("sm_count").value)
+    clock = target.rate("clock_hz")
+    sms = target.value("sm_count")
     walk = _Walk(bound, env)
     walk.run(bound.body, 1.0, None, 1)
     smem = derive(bound).smem_bytes
@@ -170,7 +190,10 @@ def estimate(bound: B.BoundKernel, shape: dict[str, int]) -> Estimate:
 
     shared = {r: walk.total[r] for r in _SHARED if walk.total[r] > 0}
     # co-resident CTAs share the SM's resources; their roles overlap
-    clocks = {**{r: c * max(1, busy) for r, c in shared.items()}, **{f"role {n}": c for n, c in walk.roles.items() if c > 0}}
+    clocks = {
+        **{r: c * max(1, busy) for r, c in shared.items()},
+        **{f"role {n}": c for n, c in walk.roles.items() if c > 0},
+    }
     cta_clk = max(clocks.values(), default=0.0) + FIRST_LOAD_CLK
     cta_s = cta_clk / clock
 
@@ -184,27 +207,51 @@ def estimate(bound: B.BoundKernel, shape: dict[str, int]) -> Estimate:
     l2_bytes = walk.total["l2"] * ctas * average
     tensor_s = walk.total["tensor"] * ctas * average / sms / clock
     bounds = {
-        "hbm": hbm_bytes / float(target.fact("hbm_bytes_per_s").value),
-        "l2": l2_bytes / (float(target.facts["l2_bytes_per_clk_per_sm"].value) * sms * clock) if "l2_bytes_per_clk_per_sm" in target.facts else 0.0,
+        "hbm": hbm_bytes / target.rate("hbm_bytes_per_s"),
+        "l2": l2_bytes / (target.rate("l2_bytes_per_clk_per_sm") * sms * clock)
+        if "l2_bytes_per_clk_per_sm" in target.facts
+        else 0.0,
         **{r: c * ctas * average / sms / clock for r, c in shared.items()},
         "launch": LAUNCH_S,
     }
     schedule = cta_s * full_waves
     time_s = max(schedule, bounds["hbm"], bounds["l2"]) + LAUNCH_S
-    bound_by = max(clocks, key=lambda r: clocks[r]) if clocks and schedule >= max(bounds["hbm"], bounds["l2"]) else (
-        "hbm" if bounds["hbm"] >= bounds["l2"] else "l2")
-    bits = {op.operands["b"].buffer.dtype.bits if isinstance(op.operands["b"], B.View) else op.operands["b"].type.dtype.bits
-            for op in B.walk(bound.body) if isinstance(op, B.Op) and op.name in ("wgmma", "mma", "tcgen05_mma")}
-    flop = tensor_s * sms * clock * walk.rates.tensor(min(bits)) * (walk.rates.mma_sync if _uses(bound, "mma") else 1.0) if bits else 0.0
+    bound_by = (
+        max(clocks, key=lambda r: clocks[r])
+        if clocks and schedule >= max(bounds["hbm"], bounds["l2"])
+        else ("hbm" if bounds["hbm"] >= bounds["l2"] else "l2")
+    )
+    bits = {
+        op.operands["b"].buffer.dtype.bits if isinstance(op.operands["b"], B.View) else op.operands["b"].type.dtype.bits
+        for op in B.walk(bound.body)
+        if isinstance(op, B.Op) and op.name in ("wgmma", "mma", "tcgen05_mma")
+    }
+    flop = (
+        tensor_s * sms * clock * walk.rates.tensor(min(bits)) * (walk.rates.mma_sync if _uses(bound, "mma") else 1.0)
+        if bits
+        else 0.0
+    )
     top = sorted(walk.sites.items(), key=lambda kv: -kv[1][0])[:3]
     total = sum(v[0] for v in walk.sites.values()) or 1.0
     us = 1e6
     return Estimate(
-        time_us=time_s * us, floor_us=max(bounds["hbm"], tensor_s) * us, bound_by=bound_by,
-        bounds_us={k: v * us for k, v in bounds.items()}, ctas=ctas, ctas_per_sm=resident, waves=waves, cta_us=cta_s * us,
+        time_us=time_s * us,
+        floor_us=max(bounds["hbm"], tensor_s) * us,
+        bound_by=bound_by,
+        bounds_us={k: v * us for k, v in bounds.items()},
+        ctas=ctas,
+        ctas_per_sm=resident,
+        waves=waves,
+        cta_us=cta_s * us,
         role_us={n: c / clock * us for n, c in walk.roles.items()},
-        limiters=tuple({"line": k[0], "col": k[1], "what": k[2], "clocks_per_cta": v[0], "share": v[0] / total} for k, v in top),
-        flop=flop, hbm_bytes=hbm_bytes, l2_bytes=l2_bytes, target=target.name, shape=dict(shape),
+        limiters=tuple(
+            {"line": k[0], "col": k[1], "what": k[2], "clocks_per_cta": v[0], "share": v[0] / total} for k, v in top
+        ),
+        flop=flop,
+        hbm_bytes=hbm_bytes,
+        l2_bytes=l2_bytes,
+        target=target.name,
+        shape=dict(shape),
     )
 
 
@@ -215,17 +262,19 @@ def _uses(bound: B.BoundKernel, name: str) -> bool:
 def _resident(bound: B.BoundKernel, smem: int) -> int:
     """CTAs that fit on an SM by shared memory, threads and registers (registers as declared, else 64 per thread)."""
     t = bound.target
-    by_smem = int(t.fact("smem_per_sm").value) // (smem + int(t.fact("smem_reserved").value))
-    by_threads = int(t.fact("threads_per_sm").value) // bound.threads
+    by_smem = t.value("smem_per_sm") // (smem + t.value("smem_reserved"))
+    by_threads = t.value("threads_per_sm") // bound.threads
     declared = sum(32 * r.warps * (r.registers or 64) for r in bound.roles)
-    by_registers = int(t.fact("registers_per_sm").value) // declared
-    return max(1, min(by_smem, by_threads, by_registers, int(t.fact("blocks_per_sm").value)))
+    by_registers = t.value("registers_per_sm") // declared
+    return max(1, min(by_smem, by_threads, by_registers, t.value("blocks_per_sm")))
 
 
 def _average_fraction(bound: B.BoundKernel, walk: _Walk, ctas: int) -> float:
     """Work of the average CTA over that of CTA 0: persistent loops give the first clusters one tile more."""
     for s in bound.body:
-        if isinstance(s, B.For) and walk.bound.builtins["cluster_id"] in B.sx_vars(s.start) | ({bound.builtins["cta"]} & B.sx_vars(s.start)):
+        if isinstance(s, B.For) and walk.bound.builtins["cluster_id"] in B.sx_vars(s.start) | (
+            {bound.builtins["cta"]} & B.sx_vars(s.start)
+        ):
             count, step = walk.value(s.stop), max(1, walk.value(s.step))
             trips = -(-count // step)
             return count / (trips * step) if trips else 1.0

@@ -105,7 +105,7 @@ def op_work(op: B.Op, rates: Rates, cluster: int, warps: int) -> Work:
         w["smem"] += (_tile(o["a"]) + _tile(o["b"])) / rates.smem
         w["pair"] += group
     elif name in ("load", "store", "ldmatrix", "stmatrix", "load_scalar", "store_scalar"):
-        memory = o.get("src") or o.get("dst") or o.get("view")
+        memory = next(o[k] for k in ("src", "dst", "view") if k in o)
         if isinstance(memory, B.View):
             w["smem"] += max(_tile(memory), 32.0) / rates.smem
         else:

@@ -28,7 +28,11 @@ class BindResult:
 
 
 def bind(
-    file: S.File, bindings: dict[str, Binding] | None = None, target: str | None = None, kernel: str | None = None, name: str = "<text>"
+    file: S.File,
+    bindings: dict[str, Binding] | None = None,
+    target: str | None = None,
+    kernel: str | None = None,
+    name: str = "<text>",
 ) -> BindResult:
     """Bind one kernel of a file.
 
@@ -56,9 +60,13 @@ def bind(
     except RecursionError:
         c.diagnostics.append(error("language/too-deep", "language", "the program nests too deeply", chosen.span))
     if c.launch is None and not c.diagnostics:
-        c.diagnostics.append(error("language/no-launch", "language", f"kernel '{chosen.name}' has no launch(ctas=...)", chosen.span))
+        c.diagnostics.append(
+            error("language/no-launch", "language", f"kernel '{chosen.name}' has no launch(ctas=...)", chosen.span)
+        )
     if not c.roles and not c.diagnostics:
-        c.diagnostics.append(error("language/no-role", "language", f"kernel '{chosen.name}' declares no role", chosen.span))
+        c.diagnostics.append(
+            error("language/no-role", "language", f"kernel '{chosen.name}' declares no role", chosen.span)
+        )
     if c.diagnostics or c.launch is None:
         unique = {(d.rule, d.span, d.message): d for d in c.diagnostics}
         return BindResult(None, tuple(sorted(unique.values(), key=lambda d: (d.span.line, d.span.col, d.rule))))
@@ -67,9 +75,24 @@ def bind(
     from cake_ir.ident import content_id
 
     bound = B.BoundKernel(
-        name=chosen.name, target=table, tunables=values, tensors=tuple(c.tensors.values()), args=tuple(c.args), dims=c.dims,
-        builtins=c.builtins, where=tuple(c.where), launch=c.launch, roles=tuple(c.roles), buffers=tuple(c.buffers), barriers=tuple(c.barriers),
-        body=tuple(c.out), scalars=tuple(c.scalars), sites=c.sites, span=chosen.span, content_id=content_id(file), source_name=name,
+        name=chosen.name,
+        target=table,
+        tunables=values,
+        tensors=tuple(c.tensors.values()),
+        args=tuple(c.args),
+        dims=c.dims,
+        builtins=c.builtins,
+        where=tuple(c.where),
+        launch=c.launch,
+        roles=tuple(c.roles),
+        buffers=tuple(c.buffers),
+        barriers=tuple(c.barriers),
+        body=tuple(c.out),
+        scalars=tuple(c.scalars),
+        sites=c.sites,
+        span=chosen.span,
+        content_id=content_id(file),
+        source_name=name,
         notes={"definitions": dict(c.definitions), "ranges": dict(c.ranges)},
     )
     return BindResult(bound, ())
@@ -80,11 +103,20 @@ def _choose(file: S.File, kernel: str | None) -> S.Kernel:
     if kernel is None:
         if len(names) == 1:
             return file.kernels[0]
-        raise CakeError(error("language/kernel-missing", "language", f"the file has several kernels; name one of {', '.join(names)}", file.kernels[0].span))
+        raise CakeError(
+            error(
+                "language/kernel-missing",
+                "language",
+                f"the file has several kernels; name one of {', '.join(names)}",
+                file.kernels[0].span,
+            )
+        )
     for k in file.kernels:
         if k.name == kernel:
             return k
-    raise CakeError(error("language/kernel-missing", "language", f"no kernel '{kernel}'; the file has {', '.join(names)}"))
+    raise CakeError(
+        error("language/kernel-missing", "language", f"no kernel '{kernel}'; the file has {', '.join(names)}")
+    )
 
 
 def _target(kernel: S.Kernel, target: str | None) -> Any:
@@ -92,10 +124,24 @@ def _target(kernel: S.Kernel, target: str | None) -> Any:
 
     for t in kernel.targets:
         if t not in targets.names():
-            raise CakeError(error("hardware/unknown-target", "hardware", f"unknown target '{t}'; known: {', '.join(targets.names())}", kernel.span))
+            raise CakeError(
+                error(
+                    "hardware/unknown-target",
+                    "hardware",
+                    f"unknown target '{t}'; known: {', '.join(targets.names())}",
+                    kernel.span,
+                )
+            )
     if target is not None and target not in kernel.targets:
-        raise CakeError(error("hardware/target-mismatch", "hardware", f"kernel '{kernel.name}' is written for {', '.join(kernel.targets)}, not {target}",
-                              kernel.span, contract="Targets are matched exactly; nothing is stepped down to another architecture."))
+        raise CakeError(
+            error(
+                "hardware/target-mismatch",
+                "hardware",
+                f"kernel '{kernel.name}' is written for {', '.join(kernel.targets)}, not {target}",
+                kernel.span,
+                contract="Targets are matched exactly; nothing is stepped down to another architecture.",
+            )
+        )
     return targets.get(target or kernel.targets[0])
 
 
@@ -108,8 +154,14 @@ def tunables(kernel: S.Kernel, bindings: dict[str, Binding]) -> dict[str, Any]:
         if owner and owner != kernel.name:
             continue
         if short not in known:
-            raise CakeError(error("language/unknown-tunable", "language",
-                                  f"kernel '{kernel.name}' has no tunable '{short}'; known: {', '.join(sorted(known)) or 'none'}", kernel.span))
+            raise CakeError(
+                error(
+                    "language/unknown-tunable",
+                    "language",
+                    f"kernel '{kernel.name}' has no tunable '{short}'; known: {', '.join(sorted(known)) or 'none'}",
+                    kernel.span,
+                )
+            )
         given[short] = value
     out: dict[str, Any] = {}
     for t in kernel.tunables:
@@ -119,21 +171,37 @@ def tunables(kernel: S.Kernel, bindings: dict[str, Binding]) -> dict[str, Any]:
         if isinstance(value, str):
             value = DTYPES.get(value, value)
         if not _member(default, domain):
-            raise CakeError(error("language/tunable-domain", "language", f"the default of {t.name} is outside its domain", t.span))
+            raise CakeError(
+                error("language/tunable-domain", "language", f"the default of {t.name} is outside its domain", t.span)
+            )
         if not _member(value, domain):
-            raise CakeError(error("language/tunable-domain", "language",
-                                  f"{t.name}={value} is outside its domain {_show(domain)}", t.span, contract="A tunable takes a value of its domain."))
+            raise CakeError(
+                error(
+                    "language/tunable-domain",
+                    "language",
+                    f"{t.name}={value} is outside its domain {_show(domain)}",
+                    t.span,
+                    contract="A tunable takes a value of its domain.",
+                )
+            )
         out[t.name] = value
     return out
 
 
 def _member(value: Any, domain: Any) -> bool:
-    return any(value is d if isinstance(d, (DType, bool)) else (value == d and type(value) is type(d)) for d in domain) if not isinstance(domain, range) else (
-        isinstance(value, int) and not isinstance(value, bool) and value in domain)
+    return (
+        any(value is d if isinstance(d, (DType, bool)) else (value == d and type(value) is type(d)) for d in domain)
+        if not isinstance(domain, range)
+        else (isinstance(value, int) and not isinstance(value, bool) and value in domain)
+    )
 
 
 def _show(domain: Any) -> str:
-    return f"range({domain.start}, {domain.stop})" if isinstance(domain, range) else "(" + ", ".join(str(d) for d in domain) + ")"
+    return (
+        f"range({domain.start}, {domain.stop})"
+        if isinstance(domain, range)
+        else "(" + ", ".join(str(d) for d in domain) + ")"
+    )
 
 
 def _literal(node: Any) -> Any:
@@ -150,11 +218,24 @@ def _domain(t: S.Tunable, earlier: dict[str, Any]) -> Any:
     node = t.domain
     if isinstance(node, S.Tuple):
         return tuple(_literal(i) for i in node.items)
-    if isinstance(node, S.Call) and isinstance(node.func, S.Name) and node.func.id == "range" and not node.keywords and 1 <= len(node.args) <= 3:
+    if (
+        isinstance(node, S.Call)
+        and isinstance(node.func, S.Name)
+        and node.func.id == "range"
+        and not node.keywords
+        and 1 <= len(node.args) <= 3
+    ):
         numbers = [_literal(a) for a in node.args]
         if all(isinstance(n, int) and not isinstance(n, bool) for n in numbers) and (len(numbers) < 3 or numbers[2]):
             return range(*numbers)
-    raise CakeError(error("language/tunable-domain", "language", f"the domain of {t.name} is a tuple of literals or range(start, stop)", t.span))
+    raise CakeError(
+        error(
+            "language/tunable-domain",
+            "language",
+            f"the domain of {t.name} is a tuple of literals or range(start, stop)",
+            t.span,
+        )
+    )
 
 
 def _mutable(body: tuple[Any, ...]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from cake_ir import bound as B
 from cake_ir import syntax as S
@@ -48,7 +48,9 @@ class Context:
 
     # ---- faults ----
 
-    def fail(self, rule: str, message: str, span: Span, *, family: Family | None = None, contract: str = "", **subject: Any) -> NoReturn:
+    def fail(
+        self, rule: str, message: str, span: Span, *, family: Family | None = None, contract: str = "", **subject: Any
+    ) -> NoReturn:
         """Stop the current statement with one diagnostic. The family is the rule's prefix unless given."""
         raise CakeError(self.diagnostic(rule, message, span, family=family, contract=contract, **subject))
 
@@ -56,11 +58,20 @@ class Context:
         """Report and go on."""
         self.diagnostics.append(self.diagnostic(rule, message, span, **more))
 
-    def diagnostic(self, rule: str, message: str, span: Span, *, family: Family | None = None, contract: str = "", **subject: Any) -> Diagnostic:
-        prefix = rule.split("/")[0]
+    def diagnostic(
+        self, rule: str, message: str, span: Span, *, family: Family | None = None, contract: str = "", **subject: Any
+    ) -> Diagnostic:
+        prefix = cast(Family, rule.split("/")[0])
         subject.setdefault("kernel", self.kernel.name)
         subject.setdefault("role", self.role.name if self.role else None)
-        return error(rule, family or ("safety" if prefix == "sync" else prefix), message, span, contract=contract, subject=Subject(**subject))
+        return error(
+            rule,
+            family or ("safety" if rule.startswith("sync/") else prefix),
+            message,
+            span,
+            contract=contract,
+            subject=Subject(**subject),
+        )
 
     # ---- scalars ----
 
@@ -122,10 +133,18 @@ class Context:
             owner = self.other_owner(node.id)
             if owner:
                 here = f"role {self.role.name}" if self.role else "kernel level"
-                self.fail("language/name-of-another-role", f"'{node.id}' belongs to role {owner} and is used at {here}", node.span,
-                          contract="A value crosses roles only through memory and a barrier.")
-            self.fail("language/unknown-name", f"unknown name '{node.id}'{self._hint(node.id)}", node.span,
-                      contract="A name first assigned in a block does not exist after it.")
+                self.fail(
+                    "language/name-of-another-role",
+                    f"'{node.id}' belongs to role {owner} and is used at {here}",
+                    node.span,
+                    contract="A value crosses roles only through memory and a barrier.",
+                )
+            self.fail(
+                "language/unknown-name",
+                f"unknown name '{node.id}'{self._hint(node.id)}",
+                node.span,
+                contract="A name first assigned in a block does not exist after it.",
+            )
         if isinstance(found.value, Poison):
             raise SilentError
         return found.value
@@ -157,8 +176,14 @@ class Context:
     def emit(self, stmt: B.Stmt) -> None:
         self.statements += 1
         if self.statements > MAX_STATEMENTS:
-            raise CakeError(error("language/too-large", "language", f"more than {MAX_STATEMENTS} statements after unrolling; use range instead of unroll",
-                                  getattr(stmt, "span", self.kernel.span)))
+            raise CakeError(
+                error(
+                    "language/too-large",
+                    "language",
+                    f"more than {MAX_STATEMENTS} statements after unrolling; use range instead of unroll",
+                    getattr(stmt, "span", self.kernel.span),
+                )
+            )
         self.out.append(stmt)
 
     def new_site(self) -> int:

@@ -14,7 +14,14 @@ from cake_ir.dtypes import DTYPES, DType
 
 DECLARATIONS = {"tile_space", "role", "smem", "tmem", "mbarrier", "named_barrier"}
 BUILTINS = ("cta", "cta_count", "cluster_rank", "cluster_id", "cluster_count", "sms")
-_UNIFORM = {"cta": "cta", "cta_count": "grid", "cluster_rank": "cta", "cluster_id": "cluster", "cluster_count": "grid", "sms": "grid"}
+_UNIFORM = {
+    "cta": "cta",
+    "cta_count": "grid",
+    "cluster_rank": "cta",
+    "cluster_id": "cluster",
+    "cluster_count": "grid",
+    "sms": "grid",
+}
 
 
 def signature(c: Context) -> None:
@@ -28,11 +35,26 @@ def signature(c: Context) -> None:
     for name, value in c.tunables.items():
         c.define(name, value if isinstance(value, DType) else const(value))
     alone = {e.size.id for t in kernel.tensors for e in t.extents if isinstance(e.size, S.Name)}
-    used = {n for t in kernel.tensors for e in t.extents for part in (e.size, e.stride) if part is not None for n in _names(part)}
+    used = {
+        n
+        for t in kernel.tensors
+        for e in t.extents
+        for part in (e.size, e.stride)
+        if part is not None
+        for n in _names(part)
+    }
     for name in sorted(used - set(c.tunables)):
-        where = next(e.span for t in kernel.tensors for e in t.extents for p in (e.size, e.stride) if p is not None and name in _names(p))
+        where = next(
+            e.span
+            for t in kernel.tensors
+            for e in t.extents
+            for p in (e.size, e.stride)
+            if p is not None and name in _names(p)
+        )
         if name not in alone and not any(s.name == name for s in kernel.scalars):
-            c.report("language/dimension-not-alone", f"dimension '{name}' must stand alone in at least one extent", where)
+            c.report(
+                "language/dimension-not-alone", f"dimension '{name}' must stand alone in at least one extent", where
+            )
         var = c.scalar(name, "dim", "i32", "grid", where)
         c.dims[name] = var
         c.ranges[var] = (0, 2**31 - 1)
@@ -75,8 +97,12 @@ def where(c: Context, call: S.Call) -> None:
         if isinstance(cond, B.SConst):
             if not cond.value:
                 bound = ", ".join(f"{k}={v}" for k, v in c.tunables.items())
-                c.report("language/where-unsatisfied", f"the bindings contradict this condition ({bound})", arg.span,
-                         contract="`where` relates tunables and extents; a variant must satisfy it.")
+                c.report(
+                    "language/where-unsatisfied",
+                    f"the bindings contradict this condition ({bound})",
+                    arg.span,
+                    contract="`where` relates tunables and extents; a variant must satisfy it.",
+                )
             continue
         c.where.append(B.Where(cond, arg.span))
 
@@ -91,8 +117,12 @@ def launch(c: Context, call: S.Call) -> None:
     per_sm = E.static_int(c, args["ctas_per_sm"], "ctas_per_sm") if "ctas_per_sm" in args else 1
     limit = c.target.fact("cluster_max").value if c.target.has("cluster") else 1
     if cluster < 1 or cluster > limit:
-        c.report("hardware/cluster-shape", f"cluster={cluster}; {c.target.name} allows 1 .. {limit}", call.span,
-                 contract="CUDA programming guide: at most 8 CTAs per cluster (16 with opt-in) on sm_90 and sm_100; none before sm_90.")
+        c.report(
+            "hardware/cluster-shape",
+            f"cluster={cluster}; {c.target.name} allows 1 .. {limit}",
+            call.span,
+            contract="CUDA programming guide: at most 8 CTAs per cluster (16 with opt-in) on sm_90 and sm_100; none before sm_90.",
+        )
         cluster = max(1, min(cluster, limit))
     if per_sm < 1 or per_sm > c.target.fact("blocks_per_sm").value:
         c.report("hardware/ctas-per-sm", f"ctas_per_sm={per_sm} is not possible on {c.target.name}", call.span)
@@ -126,7 +156,14 @@ def declare(c: Context, name: str, call: S.Call) -> Any:
     kind = call.func.id  # type: ignore[union-attr]
     if c.role is not None or c.unit != "K":
         c.fail("language/declaration-place", f"{kind}() is declared at kernel level, before the statements", call.span)
-    return {"tile_space": _tile_space, "role": _role, "smem": _smem, "tmem": _tmem, "mbarrier": _mbarrier, "named_barrier": _named}[kind](c, name, call)
+    return {
+        "tile_space": _tile_space,
+        "role": _role,
+        "smem": _smem,
+        "tmem": _tmem,
+        "mbarrier": _mbarrier,
+        "named_barrier": _named,
+    }[kind](c, name, call)
 
 
 def _tile_space(c: Context, name: str, call: S.Call) -> TileSpace:
@@ -158,8 +195,13 @@ def _role(c: Context, name: str, call: S.Call) -> B.Role:
     total = {"thread": warps, "warp": count, "warpgroup": 4 * count}[unit.name]
     first = sum(r.warps for r in c.roles)
     if unit.name == "warpgroup" and first % 4:
-        c.report("hardware/warpgroup-alignment", f"role '{name}' starts at warp {first}; a warpgroup starts at a multiple of 4", call.span,
-                 contract="PTX ISA, wgmma: the first warp of a warpgroup has an index that is a multiple of 4.", role=name)
+        c.report(
+            "hardware/warpgroup-alignment",
+            f"role '{name}' starts at warp {first}; a warpgroup starts at a multiple of 4",
+            call.span,
+            contract="PTX ISA, wgmma: the first warp of a warpgroup has an index that is a multiple of 4.",
+            role=name,
+        )
     role = B.Role(name, unit.name, count, total, first, registers, call.span)
     c.roles.append(role)
     return role
@@ -191,13 +233,23 @@ def _smem(c: Context, name: str, call: S.Call) -> B.Buffer:
         if swizzle not in (32, 64, 128):
             c.fail("hardware/swizzle", f"swizzle={swizzle}; the hardware has 32, 64 and 128", args["swizzle"].span)
         if len(dims) < 2 or buffer.row_bytes % swizzle:
-            c.fail("hardware/swizzle-span", f"rows of {buffer.row_bytes} B do not fill the {swizzle} B swizzle span", call.span, resource=name,
-                   contract="Row bytes equal the swizzle span or are a multiple of it (a row of panels).")
+            c.fail(
+                "hardware/swizzle-span",
+                f"rows of {buffer.row_bytes} B do not fill the {swizzle} B swizzle span",
+                call.span,
+                resource=name,
+                contract="Row bytes equal the swizzle span or are a multiple of it (a row of panels).",
+            )
         if pad:
             c.fail("language/arguments", "pad= is for unswizzled tiles", call.span)
     if over is not None and buffer.stage_bytes * stages > over.stage_bytes * over.stages:
-        c.fail("data/over-too-large", f"'{name}' ({buffer.stage_bytes * stages} B) does not fit into '{over.name}' ({over.stage_bytes * over.stages} B)",
-               call.span, resource=name, contract="over=x starts at x's first byte and must fit into x.")
+        c.fail(
+            "data/over-too-large",
+            f"'{name}' ({buffer.stage_bytes * stages} B) does not fit into '{over.name}' ({over.stage_bytes * over.stages} B)",
+            call.span,
+            resource=name,
+            contract="over=x starts at x's first byte and must fit into x.",
+        )
     c.buffers.append(buffer)
     return buffer
 
@@ -205,8 +257,12 @@ def _smem(c: Context, name: str, call: S.Call) -> B.Buffer:
 def _tmem(c: Context, name: str, call: S.Call) -> B.Buffer:
     args = keywords(c, call, ("stages", "owner", "over"), positional=3)
     if not c.target.has("tmem") and not c.target.has("tcgen05"):
-        c.fail("hardware/feature-missing", f"tensor memory does not exist on {c.target.name}", call.span,
-               contract="PTX ISA, tcgen05: tensor memory needs the sm_100a family.")
+        c.fail(
+            "hardware/feature-missing",
+            f"tensor memory does not exist on {c.target.name}",
+            call.span,
+            contract="PTX ISA, tcgen05: tensor memory needs the sm_100a family.",
+        )
     dtype, dims = _dims(c, call, "tmem")
     stages = E.static_int(c, args["stages"], "stages") if "stages" in args else 1
     owner = E.expr(c, args["owner"]) if "owner" in args else None
@@ -225,7 +281,9 @@ def _mbarrier(c: Context, name: str, call: S.Call) -> B.Barrier:
     values = {k: E.static_int(c, v, k) for k, v in args.items()}
     if values.get("stages", 1) < 1:
         c.fail("language/arguments", "stages are positive", call.span)
-    barrier = B.Barrier(name, "mbarrier", values.get("stages", 1), values.get("arrivals"), values.get("bytes"), call.span)
+    barrier = B.Barrier(
+        name, "mbarrier", values.get("stages", 1), values.get("arrivals"), values.get("bytes"), call.span
+    )
     c.barriers.append(barrier)
     return barrier
 

@@ -31,20 +31,43 @@ def call_op(c: Context, node: S.Call, names: tuple[str, ...] = ()) -> tuple[Any,
         import difflib
 
         close = difflib.get_close_matches(name, known, 1)
-        c.fail("language/unknown-op", f"unknown op or function '{name}'" + (f"; did you mean '{close[0]}'?" if close else ""), node.span,
-               contract="The vocabulary is closed: `cake ops` lists it.")
+        c.fail(
+            "language/unknown-op",
+            f"unknown op or function '{name}'" + (f"; did you mean '{close[0]}'?" if close else ""),
+            node.span,
+            contract="The vocabulary is closed: `cake ops` lists it.",
+        )
     decl = _select(c, name, node)
     if c.unit not in decl.units:
         legal = ", ".join(UNIT_NAMES[u] for u in decl.units)
-        c.fail("hardware/illegal-unit", f"{name} is executed by {legal}; here the unit is {UNIT_NAMES[c.unit]}", node.span, op=name,
-               contract=f"{decl.source}: every op lists the units that may execute it.")
+        c.fail(
+            "hardware/illegal-unit",
+            f"{name} is executed by {legal}; here the unit is {UNIT_NAMES[c.unit]}",
+            node.span,
+            op=name,
+            contract=f"{decl.source}: every op lists the units that may execute it.",
+        )
     if decl.feature and not c.target.has(decl.feature):
-        c.fail("hardware/feature-missing", f"{name} ({decl.form}) does not exist on {c.target.name}", node.span, op=name,
-               contract=f"{decl.source}: targets are matched exactly; nothing is stepped down.")
+        c.fail(
+            "hardware/feature-missing",
+            f"{name} ({decl.form}) does not exist on {c.target.name}",
+            node.span,
+            op=name,
+            contract=f"{decl.source}: targets are matched exactly; nothing is stepped down.",
+        )
     args, nodes = _arguments(c, decl, node)
     call = Call(c, decl, args, nodes, node.span, names)
     results = CHECKS[decl.name](call)
-    op = B.Op(decl, call.operands, call.attrs, tuple(results), c.unit, c.role.name if c.role else None, node.span, c.new_site())
+    op = B.Op(
+        decl,
+        call.operands,
+        call.attrs,
+        tuple(results),
+        c.unit,
+        c.role.name if c.role else None,
+        node.span,
+        c.new_site(),
+    )
     c.emit(op)
     return op.results
 
@@ -93,7 +116,11 @@ def _is_vector(c: Context, node: Any) -> bool:
 def _arguments(c: Context, decl: OpDecl, node: S.Call) -> tuple[dict[str, Any], dict[str, Any]]:
     positional = [p for p in decl.params if not p.keyword]
     if len(node.args) > len(positional):
-        c.fail("language/arguments", f"{decl.name}() takes {len(positional)} positional argument(s), {len(node.args)} given", node.span)
+        c.fail(
+            "language/arguments",
+            f"{decl.name}() takes {len(positional)} positional argument(s), {len(node.args)} given",
+            node.span,
+        )
     nodes: dict[str, Any] = {p.name: a for p, a in zip(positional, node.args, strict=False)}
     for k in node.keywords:
         if all(k.name != p.name for p in decl.params):
@@ -132,30 +159,59 @@ def resolve(c: Context, decl: OpDecl, p: Param, node: Any) -> Any:
     if isinstance(value, B.Buffer) and kind in ("view", "memory", "frag_or_view"):
         value = E.on_chip(c, value, node)
     if isinstance(value, B.Tensor) and kind in ("region", "memory"):
-        c.fail("language/type", f"'{value.name}' needs indices: {value.name}[{', '.join(':' for _ in value.extents)}]", node.span)
+        c.fail(
+            "language/type",
+            f"'{value.name}' needs indices: {value.name}[{', '.join(':' for _ in value.extents)}]",
+            node.span,
+        )
     ok = {
-        "view": isinstance(value, OnChip), "region": isinstance(value, B.Region), "memory": isinstance(value, (OnChip, B.Region)),
-        "barrier": isinstance(value, B.BarUse), "frag": isinstance(value, B.VFrag), "value": E.is_vx(value), "mask": E.is_vx(value),
-        "layout": isinstance(value, LayoutShape), "frag_or_view": isinstance(value, (OnChip, B.VFrag)),
+        "view": isinstance(value, OnChip),
+        "region": isinstance(value, B.Region),
+        "memory": isinstance(value, (OnChip, B.Region)),
+        "barrier": isinstance(value, B.BarUse),
+        "frag": isinstance(value, B.VFrag),
+        "value": E.is_vx(value),
+        "mask": E.is_vx(value),
+        "layout": isinstance(value, LayoutShape),
+        "frag_or_view": isinstance(value, (OnChip, B.VFrag)),
     }[kind]
     if not ok:
-        want = {"view": "an on-chip view", "region": "a global region", "memory": "a region or a view", "barrier": "a barrier use (bar[n])",
-                "frag": "a named fragment", "value": "a register tile", "mask": "a mask", "layout": "a layout with its shape",
-                "frag_or_view": "a view or a fragment"}[kind]
+        want = {
+            "view": "an on-chip view",
+            "region": "a global region",
+            "memory": "a region or a view",
+            "barrier": "a barrier use (bar[n])",
+            "frag": "a named fragment",
+            "value": "a register tile",
+            "mask": "a mask",
+            "layout": "a layout with its shape",
+            "frag_or_view": "a view or a fragment",
+        }[kind]
         hint = "; a barrier is always indexed: bar[0]" if isinstance(value, B.Barrier) else ""
-        c.fail("language/type", f"{p.name} of {decl.name} is {want}, got {E.describe(value)}{hint}", node.span, op=decl.name)
+        c.fail(
+            "language/type",
+            f"{p.name} of {decl.name} is {want}, got {E.describe(value)}{hint}",
+            node.span,
+            op=decl.name,
+        )
     return value.view() if isinstance(value, OnChip) else value
 
 
 def _scope(c: Context, node: Any) -> Any:
-    if isinstance(node, S.Name) and node.id in ("warp", "warpgroup", "cluster", "grid", "cta") and (
-        node.id in ("cta",) or c.lookup(node.id) is None
+    if (
+        isinstance(node, S.Name)
+        and node.id in ("warp", "warpgroup", "cluster", "grid", "cta")
+        and (node.id in ("cta",) or c.lookup(node.id) is None)
     ):
         return Symbol(node.id)
     value = E.expr(c, node)
     if isinstance(value, (B.Role, B.BarUse)):
         return value
-    c.fail("language/type", f"sync() takes warp, warpgroup, a role, a named barrier, cta, cluster or grid; got {E.describe(value)}", node.span)
+    c.fail(
+        "language/type",
+        f"sync() takes warp, warpgroup, a role, a named barrier, cta, cluster or grid; got {E.describe(value)}",
+        node.span,
+    )
 
 
 def _ranks(c: Context, node: Any) -> Any:

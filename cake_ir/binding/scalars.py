@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from cake_ir.bound import _ARITH, SX, SConst, ScalarVar, SOp, SVar
+from cake_ir.bound import _ARITH, SX, ScalarVar, SConst, SOp, SVar
 
 ZERO, ONE = SConst(0), SConst(1)
 INF = 1 << 62
@@ -35,7 +35,9 @@ def sop(op: str, *args: SX, dtype: str | None = None) -> SX:
         if op == "select":
             return SConst(values[1] if values[0] else values[2], dtype)
         if op == "cast":
-            return SConst(float(values[0]) if dtype == "f32" else int(values[0]) if dtype == "i32" else values[0], dtype)
+            return SConst(
+                float(values[0]) if dtype == "f32" else int(values[0]) if dtype == "i32" else values[0], dtype
+            )
         if not (op in ("//", "%", "/", "ceil_div") and values[1] == 0) and op in _ARITH:
             return SConst(_ARITH[op](*values), dtype)
     if op == "select" and isinstance(args[0], SConst):
@@ -61,7 +63,13 @@ def sop(op: str, *args: SX, dtype: str | None = None) -> SX:
         if op == "%" and right == 1:
             return ZERO
         # keep constants together: (x + 3) - 4 -> x + -1
-        if op in ("+", "-") and right is not None and isinstance(a, SOp) and a.op == "+" and isinstance(a.args[1], SConst):
+        if (
+            op in ("+", "-")
+            and right is not None
+            and isinstance(a, SOp)
+            and a.op == "+"
+            and isinstance(a.args[1], SConst)
+        ):
             total = a.args[1].value + (right if op == "+" else -right)
             return a.args[0] if total == 0 else SOp("+", (a.args[0], SConst(total)), "i32")
         if op == "-" and right is not None:
@@ -106,7 +114,13 @@ def interval(x: SX, ranges: Mapping[ScalarVar, Interval], defs: Mapping[ScalarVa
             return ranges[x.var]
         if x.var in defs and depth < 12:
             return interval(defs[x.var], ranges, defs, depth + 1)
-        return (1, math.inf) if x.var.kind == "dim" else (0, math.inf) if x.var.kind in ("cta", "loop", "instance") else ALL
+        return (
+            (1, math.inf)
+            if x.var.kind == "dim"
+            else (0, math.inf)
+            if x.var.kind in ("cta", "loop", "instance")
+            else ALL
+        )
     a = [interval(y, ranges, defs, depth) for y in x.args]
     if x.op == "+":
         return a[0][0] + a[1][0], a[0][1] + a[1][1]
@@ -122,7 +136,7 @@ def interval(x: SX, ranges: Mapping[ScalarVar, Interval], defs: Mapping[ScalarVa
         return tuple(v if math.isinf(v) else v // k for v in a[0])  # type: ignore[return-value]
     if x.op == "%" and isinstance(x.args[1], SConst) and x.args[1].value > 0:
         k = x.args[1].value
-        return a[0] if 0 <= a[0][0] and a[0][1] < k else (0, k - 1)
+        return a[0] if a[0][0] >= 0 and a[0][1] < k else (0, k - 1)
     if x.op == "min":
         return min(a[0][0], a[1][0]), min(a[0][1], a[1][1])
     if x.op == "max":

@@ -83,7 +83,18 @@ class OnChip:
             shape: tuple[int, ...] = self.dims
         else:
             shape = (self.cols, self.rows) if self.transposed else (self.rows, self.cols)
-        return View(self.buffer, self.use, self.row0, self.rows, self.col0, self.cols, shape, self.transposed, self.rank, self.span)
+        return View(
+            self.buffer,
+            self.use,
+            self.row0,
+            self.rows,
+            self.col0,
+            self.cols,
+            shape,
+            self.transposed,
+            self.rank,
+            self.span,
+        )
 
 
 @dataclass

@@ -17,9 +17,28 @@ from cake_ir.diagnostics import CakeError
 from cake_ir.dtypes import DType
 from cake_ir.layouts import registers
 
-RESERVED = E.ELEMENTWISE | E.SYMBOLS | decls.DECLARATIONS | {
-    "vec", "fragment", "where", "assume", "launch", "range", "unroll", "elected", "warps", "device", "inf", "kernel", "program", "workspace", "fill",
-}
+RESERVED = (
+    E.ELEMENTWISE
+    | E.SYMBOLS
+    | decls.DECLARATIONS
+    | {
+        "vec",
+        "fragment",
+        "where",
+        "assume",
+        "launch",
+        "range",
+        "unroll",
+        "elected",
+        "warps",
+        "device",
+        "inf",
+        "kernel",
+        "program",
+        "workspace",
+        "fill",
+    }
+)
 
 
 def block(c: Context, body: tuple[Any, ...]) -> tuple[B.Stmt, ...]:
@@ -55,7 +74,12 @@ def _poison(c: Context, stmt: Any) -> None:
 def _assign(c: Context, stmt: S.Assign) -> None:
     for t in stmt.targets:
         if t.id in RESERVED or is_op(t.id) or t.id in decls.BUILTINS:
-            c.fail("language/reserved-name", f"'{t.id}' is reserved", t.span, contract="Op and function names are reserved.")
+            c.fail(
+                "language/reserved-name",
+                f"'{t.id}' is reserved",
+                t.span,
+                contract="Op and function names are reserved.",
+            )
     value_node = stmt.value
     if isinstance(value_node, S.Call) and isinstance(value_node.func, S.Name):
         name = value_node.func.id
@@ -74,11 +98,16 @@ def _assign(c: Context, stmt: S.Assign) -> None:
     value = E.expr(c, value_node)
     if len(stmt.targets) > 1:
         if not isinstance(value, tuple) or len(value) != len(stmt.targets):
-            c.fail("language/unpack", f"{len(stmt.targets)} names, {len(value) if isinstance(value, tuple) else 1} value(s)", stmt.span)
+            c.fail(
+                "language/unpack",
+                f"{len(stmt.targets)} names, {len(value) if isinstance(value, tuple) else 1} value(s)",
+                stmt.span,
+            )
         for t, v in zip(stmt.targets, value, strict=True):
             assign(c, t, v, stmt.span)
         return
-    assign(c, stmt.targets[0], value, stmt.span)
+    for target in stmt.targets:
+        assign(c, target, value, stmt.span)
 
 
 def _fresh(c: Context, target: S.Name) -> None:
@@ -93,8 +122,12 @@ def assign(c: Context, target: S.Name, value: Any, span: Any) -> None:
     if found is not None and isinstance(found.value, Poison):
         raise SilentError
     if found is not None and found.owner is None and c.role is not None and not _local(c, target.id):
-        c.fail("language/kernel-name-in-role", f"'{target.id}' is a kernel-level name; a role block may read it, not assign it", target.span,
-               contract="A name belongs to the kernel level or to exactly one role.")
+        c.fail(
+            "language/kernel-name-in-role",
+            f"'{target.id}' is a kernel-level name; a role block may read it, not assign it",
+            target.span,
+            contract="A name belongs to the kernel level or to exactly one role.",
+        )
     old = found.value if found is not None else None
     if E.is_sx(value):
         _assign_scalar(c, target, old, value, span)
@@ -128,8 +161,18 @@ def _freeze(c: Context, value: Any, span: Any) -> Any:
         return B.SVar(var)
 
     if isinstance(value, OnChip):
-        return OnChip(value.buffer, hold(value.use), hold(value.row0), value.rows, hold(value.col0), value.cols, value.dims, value.transposed,
-                      hold(value.rank), value.span)
+        return OnChip(
+            value.buffer,
+            hold(value.use),
+            hold(value.row0),
+            value.rows,
+            hold(value.col0),
+            value.cols,
+            value.dims,
+            value.transposed,
+            hold(value.rank),
+            value.span,
+        )
     if isinstance(value, B.BarUse):
         return B.BarUse(value.barrier, hold(value.use), hold(value.rank), value.span)
     dims = tuple(B.RegionDim(d.kind, hold(d.start), hold(d.stop), d.size, d.rows) for d in value.dims)
@@ -155,15 +198,24 @@ def _assign_scalar(c: Context, target: S.Name, old: Any, value: Any, span: Any) 
             c.define(target.id, var)
             c.emit(B.SetScalar(var, value, span))
             return
-        c.fail("language/type-change", f"'{target.id}' was {E.describe(E.as_value(c, old))} and becomes a scalar", target.span,
-               contract="A name keeps its type.")
+        c.fail(
+            "language/type-change",
+            f"'{target.id}' was {E.describe(E.as_value(c, old))} and becomes a scalar",
+            target.span,
+            contract="A name keeps its type.",
+        )
     if old.kind in ("dim", "scalar", "loop", "instance") or old in c.builtins.values():
         c.fail("language/assignment", f"'{target.id}' cannot be assigned", target.span)
     if old.dtype != value.dtype:
         if old.dtype == "f32" and isinstance(value, B.SConst):
             value = B.SConst(float(value.value), "f32")
         else:
-            c.fail("language/type-change", f"'{target.id}' is {old.dtype} and becomes {value.dtype}", target.span, contract="A name keeps its type.")
+            c.fail(
+                "language/type-change",
+                f"'{target.id}' is {old.dtype} and becomes {value.dtype}",
+                target.span,
+                contract="A name keeps its type.",
+            )
     c.uniformity[old] = c.weaker(c.weaker(c.uniformity[old], c.uniform(value)), "grid")
     c.definitions.pop(old, None)
     c.emit(B.SetScalar(old, value, span))
@@ -176,9 +228,19 @@ def _assign_tile(c: Context, target: S.Name, old: Any, value: Any, span: Any) ->
         c.emit(B.Let(frag, value, span, fresh=True))
         return
     if not isinstance(old, B.Fragment):
-        c.fail("language/type-change", f"'{target.id}' becomes a register tile", target.span, contract="A name keeps its type.")
+        c.fail(
+            "language/type-change",
+            f"'{target.id}' becomes a register tile",
+            target.span,
+            contract="A name keeps its type.",
+        )
     if old.type != value.type:
-        c.fail("language/type-change", f"'{target.id}' is {old.type} and becomes {value.type}", target.span, contract="A name keeps its type.")
+        c.fail(
+            "language/type-change",
+            f"'{target.id}' is {old.type} and becomes {value.type}",
+            target.span,
+            contract="A name keeps its type.",
+        )
     c.emit(B.Let(old, value, span))
 
 
@@ -201,8 +263,12 @@ def fragment(c: Context, call: S.Call, name: str) -> tuple[B.Fragment, Any]:
         c.fail("language/type", f"fragment() needs a layout with its shape, got {E.describe(shape)}", call.args[1].span)
     type_ = E.tile_type(c, dtype, shape, call.args[1].span)
     if registers(type_) > 255:
-        c.fail("hardware/register-pressure", f"{type_} holds {registers(type_)} registers per thread; a thread has at most 255", call.span,
-               contract="CUDA programming guide: 255 registers per thread.")
+        c.fail(
+            "hardware/register-pressure",
+            f"{type_} holds {registers(type_)} registers per thread; a thread has at most 255",
+            call.span,
+            contract="CUDA programming guide: 255 registers per thread.",
+        )
     value = None
     if len(call.args) == 3:
         fill = E.scalar(c, call.args[2], "a fill value")
@@ -217,7 +283,11 @@ def _assign_op(c: Context, stmt: S.Assign, call: S.Call) -> None:
     fresh = all(c.lookup(n) is None for n in names)
     results = call_op(c, call, names if fresh else ())
     if len(results) != len(names):
-        c.fail("language/unpack", f"{call.func.id}() gives {len(results)} value(s), {len(names)} name(s) are written", stmt.span)  # type: ignore[union-attr]
+        c.fail(
+            "language/unpack",
+            f"this op gives {len(results)} value(s), {len(names)} name(s) are written",
+            stmt.span,
+        )
     for t, r in zip(stmt.targets, results, strict=True):
         if fresh and c.lookup(t.id) is None and not (isinstance(r, B.ScalarVar) and c.assigned.get(t.id, 0) > 1):
             c.define(t.id, r)
@@ -256,7 +326,9 @@ def _call(c: Context, stmt: S.CallStmt) -> None:
     else:
         before = c.sites
         results = call_op(c, call)
-        if results and not any(a.mode != "read" for a in c.out[-1].decl.accesses) and c.sites > before:
+        last = c.out[-1] if c.out else None
+        pure = isinstance(last, B.Op) and all(a.mode == "read" for a in last.decl.accesses)
+        if results and pure and c.sites > before:
             c.fail("language/no-effect", f"the value of {name}() is not used", stmt.span)
 
 
@@ -310,12 +382,13 @@ def _for(c: Context, stmt: S.For) -> None:
     _loop(c, stmt, var, start, stop, step, control, lambda: c.define(stmt.targets[0].id, var))
 
 
-def _loop(c: Context, stmt: S.For, var: B.ScalarVar, start: Any, stop: Any, step: Any, control: str, prepare: Any) -> None:
-    with c.scope(control):
-        with c.collect() as body:
-            prepare()
-            for s in stmt.body:
-                statement(c, s)
+def _loop(
+    c: Context, stmt: S.For, var: B.ScalarVar, start: Any, stop: Any, step: Any, control: str, prepare: Any
+) -> None:
+    with c.scope(control), c.collect() as body:
+        prepare()
+        for s in stmt.body:
+            statement(c, s)
     c.emit(B.For(var, start, stop, step, tuple(body), stmt.span))
 
 
@@ -355,10 +428,9 @@ def _while(c: Context, stmt: S.While) -> None:
     with c.scope():
         with c.collect() as prelude:
             cond = E.condition(c, stmt.cond)
-        with c.scope(c.uniform(cond)):
-            with c.collect() as body:
-                for s in stmt.body:
-                    statement(c, s)
+        with c.scope(c.uniform(cond)), c.collect() as body:
+            for s in stmt.body:
+                statement(c, s)
     c.emit(B.While(tuple(prelude), cond, tuple(body), stmt.span))
 
 
@@ -387,21 +459,36 @@ def _with(c: Context, stmt: S.With) -> None:
         return
     role = E.expr(c, stmt.context)
     if not isinstance(role, B.Role):
-        c.fail("language/with", f"with needs a role, got {E.describe(role) if not isinstance(role, Symbol) else role.name}", stmt.context.span)
+        c.fail(
+            "language/with",
+            f"with needs a role, got {E.describe(role) if not isinstance(role, Symbol) else role.name}",
+            stmt.context.span,
+        )
     if c.role is not None or c.unit != "K":
-        c.fail("language/nested-role", f"a role block inside role {c.role.name if c.role else ''}", stmt.span, contract="Role blocks do not nest.")
+        c.fail(
+            "language/nested-role",
+            f"a role block inside role {c.role.name if c.role else ''}",
+            stmt.span,
+            contract="Role blocks do not nest.",
+        )
     if stmt.name is not None and role.unit == "thread":
         c.fail("language/with", f"role {role.name} has one instance; it has no number", stmt.name.span)
     if c.control == "instance":
-        c.fail("sync/non-uniform-control", "a role block under a condition that differs between instances", stmt.span,
-               contract="Kernel-level control flow is uniform over the CTA.")
+        c.fail(
+            "sync/non-uniform-control",
+            "a role block under a condition that differs between instances",
+            stmt.span,
+            contract="Kernel-level control flow is uniform over the CTA.",
+        )
     instance = None
     c.role, c.unit = role, {"thread": "T", "warp": "W", "warpgroup": "G"}[role.unit]
     c.elected = role.unit == "thread"
     try:
         with c.collect() as body:
             if stmt.name is not None:
-                instance = c.scalar(stmt.name.id, "instance", "i32", "instance" if role.count > 1 else "cta", stmt.name.span)
+                instance = c.scalar(
+                    stmt.name.id, "instance", "i32", "instance" if role.count > 1 else "cta", stmt.name.span
+                )
                 c.ranges[instance] = (0, role.count - 1)
                 c.define(stmt.name.id, instance)
             for s in stmt.body:
@@ -429,19 +516,24 @@ def _warps(c: Context, stmt: S.With) -> None:
     c.unit = "W"
     warp = None
     try:
-        with c.scope():
-            with c.collect() as body:
-                if stmt.name is not None:
-                    warp = c.scalar(stmt.name.id, "instance", "i32", "instance", stmt.name.span)
-                    c.ranges[warp] = (0, 3)
-                    c.define(stmt.name.id, warp)
-                for s in stmt.body:
-                    statement(c, s)
+        with c.scope(), c.collect() as body:
+            if stmt.name is not None:
+                warp = c.scalar(stmt.name.id, "instance", "i32", "instance", stmt.name.span)
+                c.ranges[warp] = (0, 3)
+                c.define(stmt.name.id, warp)
+            for s in stmt.body:
+                statement(c, s)
     finally:
         c.unit = "G"
     c.emit(B.WarpsBlock(warp, tuple(body), stmt.span))
 
 
 _DISPATCH: dict[type, Any] = {
-    S.Assign: _assign, S.AugAdd: _aug, S.CallStmt: _call, S.For: _for, S.While: _while, S.If: _if, S.With: _with,
+    S.Assign: _assign,
+    S.AugAdd: _aug,
+    S.CallStmt: _call,
+    S.For: _for,
+    S.While: _while,
+    S.If: _if,
+    S.With: _with,
 }

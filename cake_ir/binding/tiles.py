@@ -31,7 +31,10 @@ def coordinates(c: Context, space: TileSpace, number: B.SX, span: Span) -> tuple
         within = _name(c, "within", sop("%", number, size), span)
         first = sop("*", band, const(space.group))
         height = _name(c, "height", sop("min", const(space.group), sop("-", rows, first)), span)
-        return (_name(c, "tile0", sop("+", first, sop("%", within, height)), span), _name(c, "tile1", sop("//", within, height), span))
+        return (
+            _name(c, "tile0", sop("+", first, sop("%", within, height)), span),
+            _name(c, "tile1", sop("//", within, height), span),
+        )
     out: list[Any] = []
     rest = number
     for i, extent in enumerate(reversed(space.extents)):

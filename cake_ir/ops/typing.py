@@ -3,8 +3,9 @@ gives the results; a test fails if an op lacks one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from cake_ir import bound as B
 from cake_ir.dtypes import DType
@@ -45,7 +46,9 @@ class Call:
     def fail(self, rule: str, message: str, at: str | None = None, contract: str = "") -> Any:
         """Stop with a diagnostic at an argument (or the whole call)."""
         span = self.nodes[at].span if at and at in self.nodes else self.span
-        self.c.fail(rule, message, span, op=self.decl.name, contract=contract or f"{self.decl.form} ({self.decl.source})")
+        self.c.fail(
+            rule, message, span, op=self.decl.name, contract=contract or f"{self.decl.form} ({self.decl.source})"
+        )
 
     def keep(self, *names: str) -> None:
         """Pass arguments through as operands (present ones only)."""
@@ -56,7 +59,10 @@ class Call:
     def result(self, type_: TileType, i: int = 0) -> B.Fragment:
         """A fresh fragment for a result."""
         if registers(type_) > 255:
-            self.fail("hardware/register-pressure", f"{type_} holds {registers(type_)} registers per thread; a thread has at most 255")
+            self.fail(
+                "hardware/register-pressure",
+                f"{type_} holds {registers(type_)} registers per thread; a thread has at most 255",
+            )
         name = self.names[i] if i < len(self.names) else f"{self.decl.name}_{self.c.sites}"
         return self.c.fragment(name, type_, self.span)
 
@@ -80,7 +86,9 @@ def fit(call: Call, region: B.Region, shape: tuple[int, ...], at: str) -> B.Regi
     """Give a region its lengths from the other operand; kept dimensions correspond in order."""
     kept = [d for d in region.dims if d.kind != "index"]
     if len(kept) != len(shape):
-        call.fail("language/rank", f"the region keeps {len(kept)} dimension(s), the other operand has shape {list(shape)}", at)
+        call.fail(
+            "language/rank", f"the region keeps {len(kept)} dimension(s), the other operand has shape {list(shape)}", at
+        )
     sizes = list(shape[::-1] if region.transposed else shape)
     dims = []
     for d in region.dims:
@@ -103,7 +111,9 @@ def smem_view(call: Call, name: str) -> B.View:
     """The argument as a shared-memory view."""
     view = call.args[name]
     if view.buffer.space != "smem":
-        call.fail("language/type", f"'{view.buffer.name}' is tensor memory; {call.decl.name} needs shared memory here", name)
+        call.fail(
+            "language/type", f"'{view.buffer.name}' is tensor memory; {call.decl.name} needs shared memory here", name
+        )
     return view
 
 
@@ -113,19 +123,31 @@ def panel_aligned(call: Call, view: B.View, name: str, row_step: int = 8, col_by
     size = b.dtype.bytes
     if view.rows < b.rows or not (isinstance(view.row0, B.SConst) and view.row0.value == 0):
         if b.swizzle and not call.multiple(view.row0, row_step):
-            call.fail("hardware/operand-alignment", f"the row start of '{b.name}' is not provably a multiple of {row_step}", name,
-                      "Descriptor, TMA and ldmatrix operands start at 8 rows and 16 bytes.")
+            call.fail(
+                "hardware/operand-alignment",
+                f"the row start of '{b.name}' is not provably a multiple of {row_step}",
+                name,
+                "Descriptor, TMA and ldmatrix operands start at 8 rows and 16 bytes.",
+            )
     if not call.multiple(view.col0, max(1, col_bytes // size)):
-        call.fail("hardware/operand-alignment", f"the column start of '{b.name}' is not provably a multiple of {max(1, col_bytes // size)} elements ({col_bytes} B)",
-                  name, "Descriptor, TMA and ldmatrix operands start at 8 rows and 16 bytes.")
+        call.fail(
+            "hardware/operand-alignment",
+            f"the column start of '{b.name}' is not provably a multiple of {max(1, col_bytes // size)} elements ({col_bytes} B)",
+            name,
+            "Descriptor, TMA and ldmatrix operands start at 8 rows and 16 bytes.",
+        )
     if b.swizzle and view.cols != b.cols:
         span = b.swizzle // size
         whole = view.cols % span == 0 and call.multiple(view.col0, span)
         step = call.divisor(view.col0)
         inside = view.cols <= span and span % view.cols == 0 and (step == 0 or step % view.cols == 0)
         if not whole and not inside:
-            call.fail("hardware/panel-crossing", f".cols of '{b.name}' neither stays inside one {span}-element panel nor takes whole ones", name,
-                      "A swizzled tile wider than its span is a row of panels.")
+            call.fail(
+                "hardware/panel-crossing",
+                f".cols of '{b.name}' neither stays inside one {span}-element panel nor takes whole ones",
+                name,
+                "A swizzled tile wider than its span is a row of panels.",
+            )
 
 
 def _load_all() -> None:

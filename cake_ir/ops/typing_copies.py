@@ -14,15 +14,29 @@ def writable(call: Call, region: B.Region, at: str, update: bool = False) -> Non
     """Out and InOut are written; atomics and reductions need InOut (or Out filled before)."""
     tensor = region.tensor
     if tensor.direction in ("In", "Const"):
-        call.fail("data/write-to-input", f"'{tensor.name}' is {tensor.direction} and is written", at, "In and Const tensors are not written.")
+        call.fail(
+            "data/write-to-input",
+            f"'{tensor.name}' is {tensor.direction} and is written",
+            at,
+            "In and Const tensors are not written.",
+        )
     if update and tensor.direction == "Out":
-        call.fail("data/update-of-output", f"'{tensor.name}' is Out; a reduction reads it, so it must be InOut", at,
-                  "Out: every element is written exactly once and none is read.")
+        call.fail(
+            "data/update-of-output",
+            f"'{tensor.name}' is Out; a reduction reads it, so it must be InOut",
+            at,
+            "Out: every element is written exactly once and none is read.",
+        )
 
 
 def readable(call: Call, region: B.Region, at: str) -> None:
     if region.tensor.direction == "Out":
-        call.fail("data/read-of-output", f"'{region.tensor.name}' is Out and is read", at, "Out: every element is written exactly once and none is read.")
+        call.fail(
+            "data/read-of-output",
+            f"'{region.tensor.name}' is Out and is read",
+            at,
+            "Out: every element is written exactly once and none is read.",
+        )
 
 
 def tma_operands(call: Call) -> tuple[B.View, B.Region]:
@@ -36,21 +50,47 @@ def tma_operands(call: Call) -> tuple[B.View, B.Region]:
     if b.dtype.bits < 8:
         call.fail("hardware/tma-dtype", f"{b.dtype} has no tensor-map encoding", "view")
     if len(region.dims) > 5:
-        call.fail("hardware/tma-rank", f"a tensor map has at most 5 dimensions, '{region.tensor.name}' has {len(region.dims)}", "region")
+        call.fail(
+            "hardware/tma-rank",
+            f"a tensor map has at most 5 dimensions, '{region.tensor.name}' has {len(region.dims)}",
+            "region",
+        )
     if any(d.kind == "gather" for d in region.dims):
-        call.fail("hardware/feature-missing", "gather by index vector needs tile::gather4 (sm_100a); use bulk copies or plain loads", "region")
+        call.fail(
+            "hardware/feature-missing",
+            "gather by index vector needs tile::gather4 (sm_100a); use bulk copies or plain loads",
+            "region",
+        )
     for d in region.dims:
         if d.stop is not None:
-            call.fail("hardware/tma-runtime-bound", "TMA clips at the tensor's extents only; a stop cannot clip here", "region",
-                      "Driver API, tensor map: out-of-bound elements are those outside globalDim.")
-    if region.dims[-1].kind == "index":
-        call.fail("hardware/tma-inner-dimension", "the innermost dimension must be kept by the box", "region",
-                  "The inner box extent is a multiple of 16 bytes.")
+            call.fail(
+                "hardware/tma-runtime-bound",
+                "TMA clips at the tensor's extents only; a stop cannot clip here",
+                "region",
+                "Driver API, tensor map: out-of-bound elements are those outside globalDim.",
+            )
+    if [d.kind for d in region.dims][-1] == "index":
+        call.fail(
+            "hardware/tma-inner-dimension",
+            "the innermost dimension must be kept by the box",
+            "region",
+            "The inner box extent is a multiple of 16 bytes.",
+        )
     inner = min(view.cols * size, b.swizzle or view.cols * size)
     if inner % 16:
-        call.fail("hardware/tma-box", f"the inner box is {inner} B; it must be a multiple of 16 B", "view", "Driver API: inner box bytes % 16 == 0.")
+        call.fail(
+            "hardware/tma-box",
+            f"the inner box is {inner} B; it must be a multiple of 16 B",
+            "view",
+            "Driver API: inner box bytes % 16 == 0.",
+        )
     if inner // size > 256:
-        call.fail("hardware/tma-box", f"the inner box has {inner // size} elements; at most 256", "view", "Driver API: boxDim[i] <= 256.")
+        call.fail(
+            "hardware/tma-box",
+            f"the inner box has {inner // size} elements; at most 256",
+            "view",
+            "Driver API: boxDim[i] <= 256.",
+        )
     if b.pad and view.rows > 1:
         call.fail("hardware/tma-padding", f"'{b.name}' has padded rows; a tensor copy writes dense rows", "view")
     if not b.swizzle and view.cols != b.cols and view.rows > 1:
@@ -59,8 +99,12 @@ def tma_operands(call: Call) -> tuple[B.View, B.Region]:
     if not b.swizzle:
         offset = (view.row0, b.row_bytes + b.pad * size), (view.col0, size)
         if any(call.divisor(x) * scale % 128 for x, scale in offset if not (isinstance(x, B.SConst) and x.value == 0)):
-            call.fail("hardware/operand-alignment", f"the start of '{b.name}' is not provably 128-byte aligned", "view",
-                      "PTX ISA, cp.async.bulk.tensor: the shared address is 128-byte aligned.")
+            call.fail(
+                "hardware/operand-alignment",
+                f"the start of '{b.name}' is not provably 128-byte aligned",
+                "view",
+                "PTX ISA, cp.async.bulk.tensor: the shared address is 128-byte aligned.",
+            )
     return view, region
 
 
@@ -70,9 +114,17 @@ def _tma_load(call: Call) -> list[Any]:
     readable(call, region, "region")
     bar = mbarrier(call, "signal", remote=True)
     if bar.rank is not None and not call.c.target.has("tma_cta_group2"):
-        call.fail("hardware/feature-missing", f"a load that signals another CTA's barrier (.cta_group::2) does not exist on {call.c.target.name}", "signal")
+        call.fail(
+            "hardware/feature-missing",
+            f"a load that signals another CTA's barrier (.cta_group::2) does not exist on {call.c.target.name}",
+            "signal",
+        )
     if view.rank is not None:
-        call.fail("hardware/remote-destination", "a tensor copy lands in the own CTA (or, with multicast=, at the same place in several)", "view")
+        call.fail(
+            "hardware/remote-destination",
+            "a tensor copy lands in the own CTA (or, with multicast=, at the same place in several)",
+            "view",
+        )
     call.operands.update(view=view, region=region, signal=bar)
     call.keep("multicast")
     if "multicast" in call.operands and not call.c.target.has("tma_multicast"):
@@ -100,7 +152,12 @@ def _bulk(call: Call) -> tuple[B.View, B.Region]:
     if view.buffer.swizzle or view.transposed or region.transposed:
         call.fail("hardware/bulk-rows", "a bulk copy moves linear rows: no swizzle, no transpose", "view")
     if view.cols * size % 16:
-        call.fail("hardware/bulk-size", f"a row is {view.cols * size} B; bulk copies move multiples of 16 B", "view", "PTX ISA, cp.async.bulk: size % 16 == 0.")
+        call.fail(
+            "hardware/bulk-size",
+            f"a row is {view.cols * size} B; bulk copies move multiples of 16 B",
+            "view",
+            "PTX ISA, cp.async.bulk: size % 16 == 0.",
+        )
     if (view.buffer.pitch % 16 and view.rows > 1) or not call.multiple(view.col0, max(1, 16 // size)):
         call.fail("hardware/operand-alignment", "bulk rows start at 16-byte addresses", "view")
     if region.dims[-1].kind == "index":
@@ -149,7 +206,12 @@ def _cp_async(call: Call) -> list[Any]:
         call.fail("hardware/cp-async-rows", "cp_async copies rows of a two-dimensional view as they are", "view")
     width = view.cols * view.buffer.dtype.bytes
     if width % 4:
-        call.fail("hardware/cp-async-size", f"rows of {width} B are not made of 4, 8 or 16 byte pieces", "view", "PTX ISA, cp.async: 4, 8 or 16 bytes.")
+        call.fail(
+            "hardware/cp-async-size",
+            f"rows of {width} B are not made of 4, 8 or 16 byte pieces",
+            "view",
+            "PTX ISA, cp.async: 4, 8 or 16 bytes.",
+        )
     if region.dims[-1].kind == "index":
         call.fail("hardware/cp-async-rows", "the innermost dimension must be kept", "region")
     if view.buffer.swizzle:
@@ -174,7 +236,9 @@ def _memory(call: Call, name: str, shape: tuple[int, ...], read: bool) -> Any:
     if memory.buffer.space != "smem":
         call.fail("language/type", f"'{memory.buffer.name}' is tensor memory; use tmem_load and tmem_store", name)
     if memory.shape != shape:
-        call.fail("language/rank", f"shapes differ: the view is {list(memory.shape)}, the register side {list(shape)}", name)
+        call.fail(
+            "language/rank", f"shapes differ: the view is {list(memory.shape)}, the register side {list(shape)}", name
+        )
     return memory
 
 
@@ -250,19 +314,33 @@ def _ldmatrix(call: Call) -> list[Any]:
     view = smem_view(call, "view")
     type_ = tile_type(call.c, view.buffer.dtype, call.args["layout"], call.nodes["layout"].span)
     if type_.layout.name not in ("mma_a", "mma_b", "mma_d", "wgmma_a") or type_.axis is not None:
-        call.fail("hardware/ldmatrix-form", f"ldmatrix gives mma_a, mma_b, mma_d or wgmma_a, not {type_.layout}", "layout")
+        call.fail(
+            "hardware/ldmatrix-form", f"ldmatrix gives mma_a, mma_b, mma_d or wgmma_a, not {type_.layout}", "layout"
+        )
     _matrix(call, view, type_)
     return [call.result(type_)]
 
 
 def _matrix(call: Call, view: B.View, type_: Any) -> None:
-    if view.buffer.dtype.bits != 16 and not (view.buffer.dtype.bits == 8 and call.decl.name == "ldmatrix" and not view.transposed):
-        call.fail("hardware/ldmatrix-form", f"{call.decl.name} moves 8x8 matrices of 16-bit elements, got {view.buffer.dtype}", "view")
+    if view.buffer.dtype.bits != 16 and not (
+        view.buffer.dtype.bits == 8 and call.decl.name == "ldmatrix" and not view.transposed
+    ):
+        call.fail(
+            "hardware/ldmatrix-form",
+            f"{call.decl.name} moves 8x8 matrices of 16-bit elements, got {view.buffer.dtype}",
+            "view",
+        )
     if view.shape != type_.shape:
-        call.fail("language/rank", f"shapes differ: the view is {list(view.shape)}, the registers {list(type_.shape)}", "view")
+        call.fail(
+            "language/rank", f"shapes differ: the view is {list(view.shape)}, the registers {list(type_.shape)}", "view"
+        )
     if view.buffer.pitch % 16:
-        call.fail("hardware/operand-alignment", f"rows of '{view.buffer.name}' are {view.buffer.pitch} B apart; ldmatrix rows are 16-byte aligned", "view",
-                  "PTX ISA, ldmatrix: each row address is 16-byte aligned.")
+        call.fail(
+            "hardware/operand-alignment",
+            f"rows of '{view.buffer.name}' are {view.buffer.pitch} B apart; ldmatrix rows are 16-byte aligned",
+            "view",
+            "PTX ISA, ldmatrix: each row address is 16-byte aligned.",
+        )
     panel_aligned(call, view, "view")
     call.operands["view"] = view
 
@@ -294,7 +372,9 @@ def _tmem(call: Call, view: B.View, type_: Any) -> None:
     if type_.layout.name != "tmem_d" or type_.axis is not None:
         call.fail("hardware/tmem-form", f"{call.decl.name} moves tmem_d tiles, not {type_}", "view")
     if view.shape != type_.shape:
-        call.fail("language/rank", f"shapes differ: the view is {list(view.shape)}, the registers {list(type_.shape)}", "view")
+        call.fail(
+            "language/rank", f"shapes differ: the view is {list(view.shape)}, the registers {list(type_.shape)}", "view"
+        )
     if type_.cols & (type_.cols - 1):
         call.fail("hardware/tmem-form", f"32x32b.xN moves a power of two of columns, got {type_.cols}", "view")
     call.operands["view"] = view

@@ -14,9 +14,19 @@ _F8 = ("e4m3", "e5m2")
 
 def _input_types(call: Call, a: DType, b: DType) -> int:
     """K elements of one instruction (32 bytes); reports an illegal pair."""
-    if a.bits != b.bits or (a.bits == 16 and a is not b) or (a.bits == 8 and not (a.name in _F8 and b.name in _F8)) or a.bits == 32:
+    if (
+        a.bits != b.bits
+        or (a.bits == 16 and a is not b)
+        or (a.bits == 8 and not (a.name in _F8 and b.name in _F8))
+        or a.bits == 32
+    ):
         if not (a.name == "i8" and b.name == "i8"):
-            call.fail("hardware/mma-dtype", f"no form multiplies {a} by {b}", "a", "PTX ISA: bf16 x bf16, f16 x f16, e4m3/e5m2 freely mixed.")
+            call.fail(
+                "hardware/mma-dtype",
+                f"no form multiplies {a} by {b}",
+                "a",
+                "PTX ISA: bf16 x bf16, f16 x f16, e4m3/e5m2 freely mixed.",
+            )
     return 256 // a.bits
 
 
@@ -24,13 +34,21 @@ def _operand(call: Call, view: B.View, name: str, rows: int, k: int, step: int) 
     """A shared-memory matrix operand (rows x k after `.T`)."""
     b = view.buffer
     if not b.swizzle:
-        call.fail("hardware/mma-swizzle", f"'{b.name}' has no swizzle; the unswizzled descriptor forms are not offered", name,
-                  "wgmma and tcgen05 operands need a swizzle of 32, 64 or 128 bytes.")
+        call.fail(
+            "hardware/mma-swizzle",
+            f"'{b.name}' has no swizzle; the unswizzled descriptor forms are not offered",
+            name,
+            "wgmma and tcgen05 operands need a swizzle of 32, 64 or 128 bytes.",
+        )
     if view.shape != (rows, k):
         call.fail("hardware/mma-shape", f"operand {name} is {list(view.shape)}, expected {[rows, k]}", name)
     if view.transposed and b.dtype.bits != 16:
-        call.fail("hardware/mma-major", f"{b.dtype} operands are K-major only; '{b.name}.T' is MN-major", name,
-                  "PTX ISA, wgmma: the transpose immediates exist for f16 and bf16 only.")
+        call.fail(
+            "hardware/mma-major",
+            f"{b.dtype} operands are K-major only; '{b.name}.T' is MN-major",
+            name,
+            "PTX ISA, wgmma: the transpose immediates exist for f16 and bf16 only.",
+        )
     if view.rank is not None:
         call.fail("hardware/remote-operand", "a matrix operand lies in the own CTA", name)
     panel_aligned(call, view, name, col_bytes=32 if not view.transposed else 16)
@@ -47,9 +65,18 @@ def _wgmma(call: Call) -> list[Any]:
     a_dtype = a.buffer.dtype if isinstance(a, B.View) else a.type.dtype
     step = _input_types(call, a_dtype, b.buffer.dtype)
     if t.dtype is not F32 and not (t.dtype is F16 and a_dtype is not BF16):
-        call.fail("hardware/mma-dtype", f"{a_dtype} products accumulate in f32{' or f16' if a_dtype is not BF16 else ''}, not {t.dtype}", "acc")
+        call.fail(
+            "hardware/mma-dtype",
+            f"{a_dtype} products accumulate in f32{' or f16' if a_dtype is not BF16 else ''}, not {t.dtype}",
+            "acc",
+        )
     if t.cols % 8 or not 8 <= t.cols <= 256:
-        call.fail("hardware/wgmma-shape", f"N = {t.cols}; wgmma has N = 8 .. 256 in steps of 8", "acc", "PTX ISA, wgmma.mma_async: shapes.")
+        call.fail(
+            "hardware/wgmma-shape",
+            f"N = {t.cols}; wgmma has N = 8 .. 256 in steps of 8",
+            "acc",
+            "PTX ISA, wgmma.mma_async: shapes.",
+        )
     k = b.shape[1] if len(b.shape) == 2 else 0
     if isinstance(a, B.View):
         a = smem_view(call, "a")
@@ -76,7 +103,10 @@ def _mma(call: Call) -> list[Any]:
         call.fail("hardware/feature-missing", f"fp8 mma.sync does not exist on {call.c.target.name}", "a")
     want = (acc.type.rows, acc.type.cols)
     if (a.type.rows, b.type.rows) != want or a.type.cols != b.type.cols or a.type.cols % step:
-        call.fail("hardware/mma-shape", f"acc {list(want)} += a {[a.type.rows, a.type.cols]} @ b {[b.type.rows, b.type.cols]}.T does not fit (K in steps of {step})")
+        call.fail(
+            "hardware/mma-shape",
+            f"acc {list(want)} += a {[a.type.rows, a.type.cols]} @ b {[b.type.rows, b.type.cols]}.T does not fit (K in steps of {step})",
+        )
     if acc.type.dtype is not F32 and not (acc.type.dtype is F16 and a.type.dtype is F16):
         call.fail("hardware/mma-dtype", f"{a.type.dtype} products accumulate in f32, not {acc.type.dtype}", "acc")
     call.operands.update(acc=acc, a=materialize(call.c, a, call.span), b=materialize(call.c, b, call.span))
@@ -91,16 +121,30 @@ def _tcgen05(call: Call) -> list[Any]:
     if group not in (1, 2):
         call.fail("hardware/tcgen05-form", f"cta_group is 1 or 2, got {group}", "cta_group")
     if group == 2 and cluster % 2:
-        call.fail("hardware/cluster-shape", f"cta_group=2 needs an even cluster, got {cluster}", "cta_group", "PTX ISA, tcgen05: a CTA pair.")
+        call.fail(
+            "hardware/cluster-shape",
+            f"cta_group=2 needs an even cluster, got {cluster}",
+            "cta_group",
+            "PTX ISA, tcgen05: a CTA pair.",
+        )
     if acc.buffer.space != "tmem":
-        call.fail("hardware/mma-accumulator", f"the accumulator lies in tensor memory; '{acc.buffer.name}' is shared memory", "acc")
+        call.fail(
+            "hardware/mma-accumulator",
+            f"the accumulator lies in tensor memory; '{acc.buffer.name}' is shared memory",
+            "acc",
+        )
     if acc.buffer.dtype not in (F32, F16):
         call.fail("hardware/mma-dtype", f"tcgen05 accumulates in f32 or f16, not {acc.buffer.dtype}", "acc")
     step = _input_types(call, a.buffer.dtype, b.buffer.dtype)
     n = acc.shape[1]
     grain = 16 if group == 2 else 8
     if n % grain or not grain <= n <= 256:
-        call.fail("hardware/tcgen05-shape", f"N = {n}; cta_group={group} has N = {grain} .. 256 in steps of {grain}", "acc", "PTX ISA, tcgen05: Matrix Shape.")
+        call.fail(
+            "hardware/tcgen05-shape",
+            f"N = {n}; cta_group={group} has N = {grain} .. 256 in steps of {grain}",
+            "acc",
+            "PTX ISA, tcgen05: Matrix Shape.",
+        )
     k = a.shape[1] if len(a.shape) == 2 else 0
     _operand(call, a, "a", 128, k, step)
     _operand(call, b, "b", n // group, k, step)

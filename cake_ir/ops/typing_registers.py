@@ -31,8 +31,12 @@ def _reduced(call: Call, axis: str, dtype: Any, i: int = 0) -> Any:
     if t.axis == kept:
         call.fail("language/rank", f"{call.decl.name} of a .{kept} vector has nothing to reduce", "x")
     if _crosses_warps(t, axis):
-        call.fail("hardware/reduction-crosses-warps", f"{call.decl.name} of {t} would cross warps", "x",
-                  "Reductions across warps do not exist: partial results go through shared memory and a sync.")
+        call.fail(
+            "hardware/reduction-crosses-warps",
+            f"{call.decl.name} of {t} would cross warps",
+            "x",
+            "Reductions across warps do not exist: partial results go through shared memory and a sync.",
+        )
     if t.axis == along:
         return call.scalar(dtype.name, "instance", i)
     return call.result(t.vector(kept).with_dtype(dtype), i)
@@ -70,7 +74,11 @@ def _arg(call: Call) -> list[Any]:
 def _cumsum(call: Call) -> list[Any]:
     t = _own(call, call.args["x"])
     if t.dtype not in (F32, I32) or _crosses_warps(t, call.decl.name[:3]):
-        call.fail("hardware/reduction-crosses-warps", f"{call.decl.name} of {t} is not offered (f32 or i32, inside a warp)", "x")
+        call.fail(
+            "hardware/reduction-crosses-warps",
+            f"{call.decl.name} of {t} is not offered (f32 or i32, inside a warp)",
+            "x",
+        )
     call.keep("x")
     return [call.result(t)]
 
@@ -116,8 +124,12 @@ def _operand(call: Call) -> list[Any]:
     t = _own(call, call.args["x"])
     table = {"operand_a": {"mma_d": "mma_a", "wgmma_d": "wgmma_a"}, "operand_b": {"mma_d": "mma_b"}}[call.decl.name]
     if t.layout.name not in table or t.dtype.bits != 16 or t.axis is not None or t.cols % 16:
-        call.fail("language/type", f"{call.decl.name} renames 16-bit {' / '.join(table)} tiles with columns in steps of 16, got {t}", "x",
-                  "8-bit operands need shared memory: the f32 and 8-bit patterns differ.")
+        call.fail(
+            "language/type",
+            f"{call.decl.name} renames 16-bit {' / '.join(table)} tiles with columns in steps of 16, got {t}",
+            "x",
+            "8-bit operands need shared memory: the f32 and 8-bit patterns differ.",
+        )
     call.keep("x")
     return [call.result(TileType(t.dtype, Layout(table[t.layout.name]), t.rows, t.cols, None, t.threads))]
 
@@ -134,7 +146,7 @@ def _transpose(call: Call) -> list[Any]:
 @check("warp_part")
 def _warp_part(call: Call) -> list[Any]:
     t = call.args["x"].type
-    if t.threads != 128 or t.layout.name != "wgmma_d" or t.axis == "cols" and False:
+    if t.threads != 128 or t.layout.name != "wgmma_d":
         call.fail("language/type", f"warp_part takes a wgmma_d fragment of the warpgroup, got {t}", "x")
     rows = t.rows // 4 if t.axis != "cols" else 1
     if t.axis != "cols" and t.rows != 64:

@@ -14,8 +14,12 @@ def mbarrier(call: Call, name: str, remote: bool) -> B.BarUse:
     if bar.barrier.kind != "mbarrier":
         call.fail("language/type", f"'{bar.barrier.name}' is a named barrier; {call.decl.name} needs an mbarrier", name)
     if bar.rank is not None and not remote:
-        call.fail("hardware/remote-barrier", f"{call.decl.name} works on the own CTA's barrier only", name,
-                  "PTX ISA, mbarrier: a remote barrier can be arrived at, not waited for or armed.")
+        call.fail(
+            "hardware/remote-barrier",
+            f"{call.decl.name} works on the own CTA's barrier only",
+            name,
+            "PTX ISA, mbarrier: a remote barrier can be arrived at, not waited for or armed.",
+        )
     return bar
 
 
@@ -54,30 +58,51 @@ def _sync(call: Call) -> list[Any]:
         if c.role is not scope or unit == "T":
             call.fail("hardware/illegal-unit", f"sync({scope.name}) is executed by all of role {scope.name}", "scope")
         if control == "instance" and scope.count > 1:
-            call.fail("sync/non-uniform-control", f"sync({scope.name}) under a condition that differs between its instances", "scope",
-                      "A rendezvous is reached by all its participants.")
+            call.fail(
+                "sync/non-uniform-control",
+                f"sync({scope.name}) under a condition that differs between its instances",
+                "scope",
+                "A rendezvous is reached by all its participants.",
+            )
         call.attrs["scope"], call.operands["role"] = "role", scope
         return []
     name = scope.name
     legal = {"warp": "WG", "warpgroup": "G", "cta": "K", "cluster": "K", "grid": "K"}[name]
     if unit not in legal:
         where = "kernel level" if legal == "K" else "a warpgroup" if legal == "G" else "a warp or warpgroup"
-        call.fail("sync/cta-sync-divergent" if legal == "K" else "hardware/illegal-unit", f"sync({name}) belongs to {where}", "scope",
-                  "A CTA-wide barrier is reached by all threads.")
-    if name in ("cta", "cluster", "grid") and control in ("instance",) or (name == "cluster" and control == "cta"):
-        call.fail("sync/non-uniform-control", f"sync({name}) under control flow that is only uniform per {control}", "scope",
-                  "A rendezvous is reached by all its participants.")
+        call.fail(
+            "sync/cta-sync-divergent" if legal == "K" else "hardware/illegal-unit",
+            f"sync({name}) belongs to {where}",
+            "scope",
+            "A CTA-wide barrier is reached by all threads.",
+        )
+    if (name in ("cta", "cluster", "grid") and control in ("instance",)) or (name == "cluster" and control == "cta"):
+        call.fail(
+            "sync/non-uniform-control",
+            f"sync({name}) under control flow that is only uniform per {control}",
+            "scope",
+            "A rendezvous is reached by all its participants.",
+        )
     call.attrs["scope"] = name
     return []
 
 
 @check("fence_async")
 def _fence(call: Call) -> list[Any]:
-    call.attrs["space"] = call.args.get("space", "shared")
+    # `global` is a keyword of the text form; below the text the space has its PTX name
+    call.attrs["space"] = "global" if call.args.get("space") == "gmem" else "shared"
     return []
 
 
-@check("griddep_wait", "griddep_launch", "bulk_commit", "cp_async_commit", "wgmma_commit", "tmem_load_wait", "tmem_store_wait")
+@check(
+    "griddep_wait",
+    "griddep_launch",
+    "bulk_commit",
+    "cp_async_commit",
+    "wgmma_commit",
+    "tmem_load_wait",
+    "tmem_store_wait",
+)
 def _plain(call: Call) -> list[Any]:
     return []
 

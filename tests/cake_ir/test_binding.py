@@ -15,7 +15,7 @@ from cake_ir.ops.typing import CHECKS
 SKETCHES = sorted((Path(__file__).parents[1] / "data" / "sketches").glob("*.cake"))
 KERNELS = sorted((Path(__file__).parents[2] / "corpus" / "kernels").glob("*.cake"))
 
-BASE = '''@kernel(target="sm_90a")
+BASE = """@kernel(target="sm_90a")
 def probe(a: In[bf16, M, K], b: In[bf16, N, K], d: Out[f32, M, N], s: f32, *, BN: (64, 128) = 128, STAGES: range(2, 5) = 2):
     where(K % 8 == 0)
     launch(ctas=ceil_div(M, 128), cluster=2)
@@ -43,7 +43,7 @@ def probe(a: In[bf16, M, K], b: In[bf16, N, K], d: Out[f32, M, N], s: f32, *, BN
             half = acc.cols(8, 8) * s
         n += 1
     sync(cluster)
-'''
+"""
 
 
 def bound(text: str, **bindings: object) -> B.BoundKernel:
@@ -114,7 +114,11 @@ def test_single_edit_gives_one_finding_at_the_edit(old: str, new: str, rule: str
     found = findings(BASE.replace(old, new))
     where = BASE[: BASE.index(old)].count("\n") + 1
     assert found[0] == (rule, where), found
-    assert len({f[0] for f in found}) == 1 or rule in ("language/duplicate-name", "hardware/swizzle", "hardware/swizzle-span"), found
+    assert len({f[0] for f in found}) == 1 or rule in (
+        "language/duplicate-name",
+        "hardware/swizzle",
+        "hardware/swizzle-span",
+    ), found
 
 
 def test_a_warpgroup_starts_at_a_multiple_of_four_warps() -> None:
@@ -132,8 +136,15 @@ def test_base_binds() -> None:
     assert (acc.type.rows, acc.type.cols, registers(acc.type)) == (64, 128, 64)
 
 
-@pytest.mark.parametrize(("bindings", "rule"), [({"BN": 96}, "language/tunable-domain"), ({"STAGES": 5}, "language/tunable-domain"),
-                                                ({"BM": 1}, "language/unknown-tunable"), ({"BN": 128.0}, "language/tunable-domain")])
+@pytest.mark.parametrize(
+    ("bindings", "rule"),
+    [
+        ({"BN": 96}, "language/tunable-domain"),
+        ({"STAGES": 5}, "language/tunable-domain"),
+        ({"BM": 1}, "language/unknown-tunable"),
+        ({"BN": 128.0}, "language/tunable-domain"),
+    ],
+)
 def test_bindings_stay_in_their_domain(bindings: dict[str, object], rule: str) -> None:
     assert [f[0] for f in findings(BASE, **bindings)] == [rule]
 
@@ -152,7 +163,9 @@ def test_contraction_is_syntactic() -> None:
     text = BASE.replace("half = acc.cols(8, 8) * s", "half = acc.cols(0, 8) - acc.cols(8, 8) * s")
     let = next(s for s in B.walk(bound(text).body) if isinstance(s, B.Let) and s.frag.name == "half")
     assert isinstance(let.value, B.VOp) and let.value.op == "fnma"
-    apart = BASE.replace("half = acc.cols(8, 8) * s", "half = acc.cols(8, 8) * s\n            more = acc.cols(0, 8) - half")
+    apart = BASE.replace(
+        "half = acc.cols(8, 8) * s", "half = acc.cols(8, 8) * s\n            more = acc.cols(0, 8) - half"
+    )
     let = next(s for s in B.walk(bound(apart).body) if isinstance(s, B.Let) and s.frag.name == "more")
     assert isinstance(let.value, B.VOp) and let.value.op == "-"
 
