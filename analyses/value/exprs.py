@@ -1,9 +1,8 @@
 """Expressions as closures: uniform scalars (`scalar`) and elementwise tiles (`vector`).
 
-f32 scalars are Python floats that hold float32 values: +, -, *, / and sqrt of two f32 computed in float64 and
-rounded once are correctly rounded. fma is computed in float64 and rounded to float32 (a double rounding in rare
-ties; accepted). exp2 rcp rsqrt log2 sqrt tanh are rounded from float64: the device's `.approx` forms differ by a few
-ulp.
+f32 scalars are Python floats that hold float32 values: +, -, * and / of two f32 computed in float64 and rounded once are
+correctly rounded, and so is fma (see `fused`). exp2 rcp rsqrt log2 sqrt are rounded from float64 with subnormals flushed,
+tanh without: the device's `.approx` forms differ from that by a few ulp (tanh by 2^-11 relative).
 """
 
 from __future__ import annotations
@@ -69,12 +68,14 @@ def _divide(a: float, b: float) -> float:
     return a / b
 
 
-def _np1(f: Callable[[Any], Any]) -> Callable[[float], float]:
-    def run(a: float) -> float:
-        with np.errstate(all="ignore"):
-            return float(f(np.float64(a)))
+def _unary(name: str) -> Callable[[float], float]:
+    return lambda a: float(_VECTOR[name](np.array([a], np.float32))[0])
 
-    return run
+
+def _fused(a: Any, b: Any, c: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int) and isinstance(c, int):
+        return a * b + c
+    return float(fused(*(np.array([v], np.float32) for v in (a, b, c)))[0])
 
 
 _SCALAR: dict[str, Callable[..., Any]] = {
@@ -103,15 +104,15 @@ _SCALAR: dict[str, Callable[..., Any]] = {
     "~": lambda a: ~a,
     "lsb": lambda a: (a & -a).bit_length() - 1,
     "abs": abs,
-    "fma": lambda a, b, c: a * b + c,
-    "fnma": lambda a, b, c: c - a * b,
-    "fms": lambda a, b, c: a * b - c,
-    "exp2": _np1(np.exp2),
-    "rcp": _np1(lambda a: 1.0 / a),
-    "rsqrt": _np1(lambda a: 1.0 / np.sqrt(a)),
-    "log2": _np1(np.log2),
-    "sqrt": _np1(np.sqrt),
-    "tanh": _np1(np.tanh),
+    "fma": _fused,
+    "fnma": lambda a, b, c: _fused(-a, b, c),
+    "fms": lambda a, b, c: _fused(a, b, -c),
+    "exp2": _unary("exp2"),
+    "rcp": _unary("rcp"),
+    "rsqrt": _unary("rsqrt"),
+    "log2": _unary("log2"),
+    "sqrt": _unary("sqrt"),
+    "tanh": _unary("tanh"),
 }
 
 
@@ -175,11 +176,40 @@ def _rounded(f: Callable[..., Any], args: list[Scalar]) -> Scalar:
 # ---- tiles -----------------------------------------------------------------------------------------------------------
 
 
-def _exact64(f: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    def run(*args: np.ndarray) -> np.ndarray:
-        return f(*(a.astype(np.float64) for a in args)).astype(np.float32)
+def _approximate(f: Callable[[np.ndarray], np.ndarray], flush: bool = True) -> Callable[[np.ndarray], np.ndarray]:
+    """A function rounded from float64; `flush`: subnormal arguments and results become zeros (`.ftz`)."""
+
+    def run(x: np.ndarray) -> np.ndarray:
+        y = f(flushed(x).astype(np.float64) if flush else x.astype(np.float64)).astype(np.float32)
+        return flushed(y) if flush else y
 
     return run
+
+
+_TINY = np.float32(2.0**-126)
+
+
+def flushed(x: np.ndarray) -> np.ndarray:
+    """Subnormal float32 values as zeros of their sign."""
+    return np.where(np.abs(x) < _TINY, np.copysign(np.float32(0), x), x)
+
+
+def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a * b + c of float32 arrays, rounded once (fma.rn.f32).
+
+    The product is exact in float64; the sum is rounded there to odd (its last bit set when it is inexact), which makes the
+    second rounding to float32 correct (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums").
+    """
+    p, c64 = np.multiply(a, b, dtype=np.float64), c.astype(np.float64)
+    s = np.atleast_1d(p + c64)
+    back = s - p
+    error = (p - (s - back)) + (c64 - back)
+    bits = s.view(np.int64)
+    inexact = ((error > 0) | (error < 0)) & ((bits & 1) == 0)
+    if inexact.any():
+        away = (error > 0) == (s > 0)
+        s = np.where(inexact, np.where(away, bits + 1, bits - 1), bits).view(np.float64)
+    return s.astype(np.float32)
 
 
 def _fma(sign_product: int, sign_c: int) -> Callable[..., np.ndarray]:
@@ -187,8 +217,7 @@ def _fma(sign_product: int, sign_c: int) -> Callable[..., np.ndarray]:
         if a.dtype.kind in "iu":
             p = a * b
             return (p if sign_product > 0 else -p) + (c if sign_c > 0 else -c)
-        p = a.astype(np.float64) * b.astype(np.float64)
-        return ((p if sign_product > 0 else -p) + (c if sign_c > 0 else -c)).astype(np.float32)
+        return fused(a if sign_product > 0 else -a, b, c if sign_c > 0 else -c)
 
     return run
 
@@ -219,12 +248,12 @@ _VECTOR: dict[str, Callable[..., np.ndarray]] = {
     "min3": lambda a, b, c: np.fmin(np.fmin(a, b), c),
     "max3": lambda a, b, c: np.fmax(np.fmax(a, b), c),
     "abs": np.abs,
-    "exp2": _exact64(np.exp2),
-    "rcp": _exact64(lambda a: 1.0 / a),
-    "rsqrt": _exact64(lambda a: 1.0 / np.sqrt(a)),
-    "log2": _exact64(np.log2),
-    "sqrt": np.sqrt,
-    "tanh": _exact64(np.tanh),
+    "exp2": _approximate(np.exp2),
+    "rcp": _approximate(lambda a: 1.0 / a),
+    "rsqrt": _approximate(lambda a: 1.0 / np.sqrt(a)),
+    "log2": _approximate(np.log2),
+    "sqrt": _approximate(np.sqrt),
+    "tanh": _approximate(np.tanh, flush=False),
     "fma": _fma(1, 1),
     "fnma": _fma(-1, 1),
     "fms": _fma(1, -1),

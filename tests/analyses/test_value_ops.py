@@ -10,9 +10,12 @@ import pytest
 
 from analyses import ValueFault, interpret
 from analyses.value import formats
+from analyses.value.compile import HANDLERS, SILENT
+from analyses.value.exprs import fused
 from analyses.value.ops_registers import ordered, running_sum
 from cake_ir.dtypes import DTYPES, F32
 from cake_ir.layouts import Layout, TileType
+from cake_ir.ops import registry
 from tests.analyses.value_programs import BF16, E4M3, bind_text, f64
 
 RNG = np.random.default_rng(5)
@@ -34,6 +37,10 @@ def run(
 
 def f32(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
+
+
+def test_every_op_has_value_semantics() -> None:
+    assert set(registry()) == set(HANDLERS) | SILENT
 
 
 # ---- formats ---------------------------------------------------------------------------------------------------------
@@ -68,6 +75,45 @@ def test_products_round_once_per_instruction() -> None:
     a[0, 16], b[0, 16] = 1.0, 1.0  # the second instruction: ties to even, lost
     got = formats.accumulate(None, a.astype(BF16), b.astype(BF16), 16)
     assert got[0, 0] == 2.0**24 + 4
+
+
+def test_fma_rounds_once() -> None:
+    from fractions import Fraction
+
+    def nearest(x: Fraction) -> np.float32:
+        y = np.float32(float(x))
+        low, high = np.nextafter(y, np.float32(-np.inf)), np.nextafter(y, np.float32(np.inf))
+        near = sorted((low, y, high), key=lambda v: (abs(Fraction(float(v)) - x), int(v.view(np.uint32)) & 1))
+        return near[0]
+
+    a, b, c = (f32(3000) for _ in range(3))
+    # sums that end just beside the middle of two floats: a rounding to float64 in between would take the wrong one
+    a[:1000] = 1 + np.float32(2.0**-12)
+    b[:1000] = 1 + np.float32(2.0**-12)
+    c[:1000] = np.float32(2.0**-70) * np.sign(c[:1000])
+    got = fused(a, b, c)
+    want = [
+        nearest(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))) for x, y, z in zip(a, b, c, strict=True)
+    ]
+    assert np.array_equal(got, np.array(want))
+    assert len(set(got[:1000].tolist())) == 2
+    with np.errstate(all="ignore"):
+        odd = fused(np.float32([np.inf, 3e38, np.nan, 0]), np.float32([1, 10, 1, -1]), np.float32([-np.inf, 1, 1, 0]))
+    assert np.isnan(odd[[0, 2]]).all()
+    assert np.isinf(odd[1])
+    assert odd[3] == 0
+
+
+def test_approximate_functions_flush_subnormals() -> None:
+    out = run(
+        "v = load(x[0:], vec(1).cols[32])\nstore(o[0, 0:], exp2(v))\nstore(o[1, 0:], rcp(v))\nstore(o[2, 0:], v * 2.0)",
+        "x: In[f32, 32], o: Out[f32, 3, 32]",
+        {"x": np.array([-130.0, 2.0**-130, 2.0**127, *[1.0] * 29], np.float32)},
+    )["o"]
+    assert out[0, 0] == 0
+    assert np.isinf(out[1, 1])
+    assert out[1, 2] == 0
+    assert out[2, 1] == np.float32(2.0**-129)  # arithmetic keeps them
 
 
 # ---- order of sums ---------------------------------------------------------------------------------------------------
