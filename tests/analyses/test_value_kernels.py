@@ -98,9 +98,9 @@ def test_boundary_shapes_are_fast() -> None:
     program = PROGRAMS["k-means"][0]
     bound = program.bound()
     interpret(bound, program.tensors)
-    start = time.perf_counter()
+    start = time.process_time()
     interpret(bound, program.tensors)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 def test_knn_in_two_kernels() -> None:
