@@ -23,7 +23,7 @@ RULE = Rule(
     layer="resources",
     title="Data that a polled flag announces is fetched through the async proxy without a proxy fence",
     source="PTX ISA, 'Proxies' and 'membar/fence'; deepseek-ai/DeepEP pull request 642",
-    line=14,
+    line=13,
 )
 
 REJECTED = """
