@@ -33,8 +33,8 @@ OPS = [
             "WG",
             (_X, Param("payload", "value")),
             "in-thread, then shfl.sync.bfly",
-            "Two results: the extreme of each row and its payload. Ties go to the least payload, NaN loses, a row without any better value "
-            "gives the first payload.",
+            "Two results: the extreme of each row and its payload. Ties go to the least payload (a row of equal values, infinite ones "
+            "included, is one tie); NaN loses.",
         )
         for op in ("argmin", "argmax")
     ),
