@@ -238,12 +238,15 @@ class Accesses:
 
     def on_wgmma_commit(self, u: Unit, e: Event) -> bool:
         u.wg.commit()
+        u.wg_passed.append(u.passed)
         return False
 
     def on_wgmma_wait(self, u: Unit, e: Event) -> bool:
         u.wg.waited(int(e.node.attrs.get("k", 0)), e)
         u.KL[u.WG] = max(int(u.KL[u.WG]), u.wg.done)
         u.K[u.WG] = u.KL[u.WG]
+        # a finished group was issued by all four warps, which had passed the waits before it
+        u.converged = max(u.converged, u.wg_passed[u.wg.done])
         for f in [f for f, s in u.frags.items() if s[0] == "wgmma" and s[1] <= u.wg.done]:
             del u.frags[f]
         return False

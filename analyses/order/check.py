@@ -91,6 +91,7 @@ def _coverage(bound: BoundKernel, ran: int, undecided: list[str]) -> tuple[str, 
 def _properties(
     bound: BoundKernel, derived: Derived, diagnostics: tuple[Diagnostic, ...], ran: int, undecided: list[str]
 ) -> tuple[Property, ...]:
+    diagnostics = tuple(d for d in diagnostics if d.severity == "error")
     rules = {d.rule for d in diagnostics}
     scope = f"{ran} witness shapes"
     ops = [s for s in walk(bound.body) if isinstance(s, Op)]

@@ -42,7 +42,7 @@ def conflict(m: Accesses, p: Access, a: Access, v: ViewAt, before: str, mode: st
         group = (signal.barrier,) if signal is not None else ()
         m.log.early_reads.add(buffer)
     elif name == rule.FENCE_WRITE:
-        group = (buffer,)
+        group = (a.event.node.span.line,)
     key = m.log.add(
         "data",
         name,

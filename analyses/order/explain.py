@@ -210,6 +210,21 @@ def missed(m: Machine, u: Unit, e: Event, slot: Slot, phase: int, b: Bucket | No
     )
 
 
+def straggler(m: Machine, u: Unit, e: Event, slot: Slot, phase: int) -> None:
+    """All lanes wait, one goes on and lets the barrier complete again; a late lane may miss the phase."""
+    m.log.add(
+        "warning",
+        rule.WAIT_STRAGGLER,
+        e.node.span,
+        f"all lanes of {u.label} wait for {slot.name(phase)}, but one thread goes on without a sync and {slot.name(phase + 1)} "
+        "may complete before a late lane has looked; let that thread wait alone, or add a sync",
+        role=u.role.name,
+        resource=slot.barrier.name,
+        op="wait",
+        stage=slot.index,
+    )
+
+
 def over_arrival(m: Machine, u: Unit, e: Event, slot: Slot, phase: int) -> None:
     m.log.add(
         "data",

@@ -9,6 +9,7 @@ DEADLOCK: Final = "sync/deadlock"
 PHASE_OVERRUN: Final = "sync/phase-overrun"
 PHASE_DRIFT: Final = "sync/phase-drift"
 PHASE_MISSED: Final = "sync/phase-missed"
+WAIT_STRAGGLER: Final = "sync/wait-not-converged"
 WAIT_AHEAD: Final = "sync/wait-ahead"
 OVER_ARRIVAL: Final = "sync/over-arrival"
 NEGATIVE_USE: Final = "sync/negative-use"
@@ -49,6 +50,7 @@ CONTRACTS: Final[dict[str, str]] = {
     PHASE_OVERRUN: "An arrival for use n reaches a barrier slot only after use n - stages has completed there.",
     PHASE_DRIFT: "Use numbers that restart agree with the phase the barrier slot is really in.",
     PHASE_MISSED: "A barrier slot does not complete use n + stages before every waiter for use n has passed.",
+    WAIT_STRAGGLER: "Lanes that wait together have all passed before one of them lets the barrier complete again.",
     WAIT_AHEAD: (
         "Whoever waits for use n knows that use n - stages has completed; else the parity test passes too early."
     ),

@@ -26,7 +26,7 @@ class Log:
 
     def __init__(self, bound: BoundKernel) -> None:
         self.bound = bound
-        self.found: dict[str, dict[tuple[Any, ...], Diagnostic]] = {"data": {}, "dead": {}, "late": {}}
+        self.found: dict[str, dict[tuple[Any, ...], Diagnostic]] = {"data": {}, "dead": {}, "late": {}, "warning": {}}
         self.more: dict[tuple[Any, ...], dict[Span, str]] = {}
         self.witness: Witness | None = None
         self.raw = 0
@@ -71,7 +71,7 @@ class Log:
         store[key] = Diagnostic(
             rule=name,
             family=family,
-            severity="error",
+            severity="warning" if kind == "warning" else "error",
             message=message + at,
             contract=rule.CONTRACTS[name],
             span=span,
@@ -114,7 +114,7 @@ class Log:
             data = dict(list(drifted.items())[:1])
         chosen = dead or data or {(d.subject.resource or d.rule,): d for d in reversed(self.found["late"].values())}
         out = []
-        for key, d in chosen.items():
+        for key, d in (chosen or self.found["warning"]).items():
             extra = list(self.more.get(key, {}).items())[:5]
             out.append(
                 d.model_copy(update={"related": d.related + tuple(Related(span=s, message=m) for s, m in extra)})

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from analyses.order import explain
-from analyses.order import findings as rule
 from analyses.order.accesses import Accesses
 from analyses.order.log import Log, fragment_reads
 from analyses.order.shadow import Storage
@@ -35,7 +34,7 @@ class Machine(Accesses):
         bars = sum(b.stages for b in bound.barriers) * len(ctas)
         has_warps = any(isinstance(s, WarpsBlock) for s in walk(bound.body))
         units = sum(5 if has_warps and t.role.unit == "warpgroup" else 1 for t in traces)
-        self.clocks = Clocks(units * len(COMPONENTS) + bars + 1)
+        self.clocks = Clocks(units * COMPONENTS + bars + 1)
         self.units = [Unit(self.clocks, t, t.events) for t in traces]
         self.roots = list(self.units)
         self.storage = Storage(bound.buffers, derived)
@@ -62,7 +61,7 @@ class Machine(Accesses):
             **self.access_handlers(),
         }
         self.steps = {
-            s.site: (self.handlers.get(s.name), self.frag_reads.get(s.site))
+            s.site: (self.handlers.get(s.name), self.frag_reads.get(s.site), s.unit == "W" and converges(s))
             for s in walk(bound.body)
             if isinstance(s, Op)
         }
@@ -101,7 +100,9 @@ class Machine(Accesses):
             e = events[u.pc]
             node = e.node
             if isinstance(node, Op):
-                handler, reads = self.steps[node.site]
+                handler, reads, aligned = self.steps[node.site]
+                if aligned:
+                    u.converged = u.passed
                 if reads:
                     self.check_registers(u, e, reads)
                 if handler is not None and handler(u, e):
@@ -179,7 +180,9 @@ class Machine(Accesses):
 
     def pass_wait(self, u: Unit, slot: Slot, phase: int, e: Event) -> None:
         u.acquire(slot.clocks[phase], e.thread)
-        slot.waiters.setdefault(phase, []).append((u, u.tick_l, e))
+        everyone = not (e.thread or u.single)
+        u.passed += everyone
+        slot.waiters.setdefault(phase, []).append((u, u.tick_l, u.passed if everyone else 0, e))
 
     def arrive(
         self, u: Unit, e: Event, bar: BarAt, cta: int, weight: int, clock: Clock, engine: bool, tx: int = 0
@@ -226,9 +229,11 @@ class Machine(Accesses):
                 (only,) = b.units
                 if only is not None:  # who alone completes a phase knows that it is complete
                     only.KL[slot.comp] = phase + 1
-            for u, tick, e in slot.waiters.get(phase - 1, ()):
+            for u, tick, passed, e in slot.waiters.get(phase - 1, ()):
                 if b.clock[u.L] < tick:
                     explain.missed(self, u, e, slot, phase - 1, b)
+                elif b.clock[u.W] < passed:
+                    explain.straggler(self, u, e, slot, phase - 1)
 
     def on_arrive(self, u: Unit, e: Event) -> bool:
         bar: BarAt = e.vals["bar"]
@@ -250,7 +255,7 @@ class Machine(Accesses):
     def on_tcommit(self, u: Unit, e: Event) -> bool:
         bar: BarAt = e.vals["bar"]
         clock = u.KL.copy()
-        clock[u.L], clock[u.LF], clock[u.TC] = u.tick_l, u.fenced_l, u.tc
+        clock[u.L], clock[u.LF], clock[u.TC], clock[u.W] = u.tick_l, u.fenced_l, u.tc, u.converged
         u.tick_l += 1
         base = u.cta - u.cta % self.cluster
         targets = receivers(e, bar.cta, base, self.cluster)
@@ -277,7 +282,7 @@ class Machine(Accesses):
         size = copy_bytes(e.vals["view"])
         thread = e.thread
         clock = u.KL.copy()
-        clock[u.L] = u.tick_l
+        clock[u.L], clock[u.W] = u.tick_l, u.converged
         u.tick_l += 1
         for cta in sorted(targets, key=lambda c: c != bar.cta):
             slot = self.slot(bar, cta)
@@ -399,4 +404,6 @@ class Machine(Accesses):
                 explain.cluster_exit(self, u, e, cta)
 
 
-__all__ = ["Machine", "rule"]
+def converges(op: Op) -> bool:
+    """Whether the lanes of a warp run the op together, so that none of them is still in an earlier wait."""
+    return op.name in ("mma", "ldmatrix", "stmatrix") or op.decl.family == "registers"

@@ -2,8 +2,9 @@
 
 A unit is a role instance, or one warp of it inside `warps()`. It knows two things separately: what all its lanes know
 (`K`) and what its first thread knows (`KL`, at least as much). Its own accesses are counted by components: R
-(accesses of all lanes), L (of the first thread alone), RF and LF (up to where the async proxy was fenced), and one
-per asynchronous engine (cp.async groups, wgmma groups, tcgen05 ops, tensor memory loads and stores, bulk groups).
+(accesses of all lanes), L (of the first thread alone), RF and LF (up to where the async proxy was fenced), one for
+the waits that all lanes have passed (W), and one per asynchronous engine (cp.async groups, wgmma groups, tcgen05 ops,
+tensor memory loads and stores, bulk groups).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from cake_ir.skeleton import AgentTrace, BarAt, Event
 
 Clock = NDArray[np.int32]
 
-COMPONENTS = ("R", "RF", "L", "LF", "CP", "CPF", "WG", "TC", "TLD", "TST", "BR", "BL")
+COMPONENTS = 13
+"""Clock components of a unit."""
 
 
 class Clocks:
@@ -120,9 +122,8 @@ class Unit:
         )
         self.single = trace.role.unit == "thread"
         self.pc = 0
-        self.R, self.RF, self.L, self.LF, self.CP, self.CPF, self.WG, self.TC, self.TLD, self.TST, self.BR, self.BL = (
-            clocks.take() for _ in COMPONENTS
-        )
+        self.R, self.RF, self.L, self.LF, self.CP, self.CPF = (clocks.take() for _ in range(6))
+        self.WG, self.TC, self.TLD, self.TST, self.BR, self.BL, self.W = (clocks.take() for _ in range(7))
         self.KL: Clock = clocks.zero()
         self.K: Clock = self.KL if self.single else clocks.zero()
         self.tick = self.tick_l = 1
@@ -139,6 +140,9 @@ class Unit:
         self.entered = False
         self.rounds: dict[Any, int] = {}
         self.phases: dict[int, Numbering] = {}
+        # waits by all lanes, how many of them every lane is known to have passed, and that number per wgmma group
+        self.passed = self.converged = 0
+        self.wg_passed: list[int] = [0]
 
     @property
     def done(self) -> bool:
@@ -156,7 +160,7 @@ class Unit:
         """The clock that a release carries: of the first thread, or of all lanes (each lane having released)."""
         if thread or self.single:
             v = self.KL.copy()
-            v[self.L], v[self.LF] = self.tick_l, self.fenced_l
+            v[self.L], v[self.LF], v[self.W] = self.tick_l, self.fenced_l, self.converged
         else:
             v = np.maximum(self.K, self.KL)
             self._own(v)
@@ -170,6 +174,7 @@ class Unit:
 
     def _own(self, v: Clock) -> None:
         v[self.R], v[self.RF], v[self.L], v[self.LF] = self.tick, self.fenced, self.tick_l, self.fenced_l
+        v[self.W] = self.passed
         v[self.CP], v[self.CPF] = self.cp.done, self.cp_fenced
         v[self.TLD], v[self.TST], v[self.BR] = self.tld_done, self.tst_done, self.bulk.done
         for c in self.children:
@@ -179,6 +184,7 @@ class Unit:
 
     def synced(self, clock: Clock) -> None:
         """All lanes now know the clock."""
+        self.converged = self.passed
         np.maximum(self.KL, clock, out=self.KL)
         np.maximum(self.K, self.KL, out=self.K)
         for c in self.children:
@@ -232,7 +238,7 @@ class Slot:
         self.done = 0
         self.buckets: dict[int, Bucket] = {}
         self.clocks: dict[int, Clock] = {}
-        self.waiters: dict[int, list[tuple[Unit, int, Event]]] = {}
+        self.waiters: dict[int, list[tuple[Unit, int, int, Event]]] = {}
 
     def bucket(self, phase: int) -> Bucket:
         b = self.buckets.get(phase)
