@@ -257,7 +257,11 @@ class _Search:
     def granule(self, base: tuple[int, ...], i: int) -> int:
         """The least step of extent i that `where` admits."""
         for g in sorted({1, 2, 4, 8, 16, 32, 64, 128, 256, self.moduli()}):
-            if self.admits((*base[:i], base[i] + g, *base[i + 1 :])) or self.admits((*base[:i], g, *base[i + 1 :])):
+            if any(v != base[i] and self.admits((*base[:i], v, *base[i + 1 :])) for v in (base[i] + g, g)):
+                return g
+        for g in (1, 8, 16, 32, 64):  # extents tied together move together
+            moved = self.tied((*base[:i], base[i] + g, *base[i + 1 :]), [int(j == i) for j in range(len(base))])
+            if moved is not None and moved[i] == base[i] + g:
                 return g
         return max(1, base[i])
 
@@ -308,7 +312,10 @@ class _Search:
             if not self.admits(value):
                 value = (*small[:i], 2 * step, *small[i + 1 :])
                 if not self.admits(value) or 2 * step <= small[i]:
-                    continue
+                    moved = self.tied(value, [int(j == i) for j in range(len(small))]) if 2 * step > small[i] else None
+                    if moved is None or moved[i] != 2 * step:
+                        continue
+                    value = moved
             f = self.feature(value, many)
             if f is None:
                 failed += 1
@@ -336,6 +343,7 @@ class _Search:
         )
         ring = [u for u in ring if u >= 0]
         depth_dims = [i for i, (k, _) in self.steps.items() if k == "depth"]
+        self.wanted = [2 * (i in depth_dims[:1]) + (i in self.steps) for i in range(len(self.small))]
         tile_dims = [i for i, (k, _) in self.steps.items() if k == "tile"]
         tile_plans = [(1, 1)] if self.uses_sms or not tile_dims else [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2)]
         goals: list[tuple[str, tuple[int, ...], int, int]] = []
@@ -415,7 +423,17 @@ class _Search:
             if self.admits(tuple(out)):
                 break
             out[i] = max(g, -(-out[i] // g) * g)
-        return tuple(out) if self.admits(tuple(out)) else None
+        return tuple(out) if self.admits(tuple(out)) else self.tied(tuple(out), self.wanted)
+
+    def tied(self, values: tuple[int, ...], wanted: list[int]) -> tuple[int, ...] | None:
+        """The values with one extent moved so that `where` holds, which may tie it to the others (one scale per 64
+        columns); one that is not wanted as it is goes first."""
+        for i in sorted(range(len(values)), key=lambda i: wanted[i]):
+            for v in (*range(1, 65), *(64 * f for f in (2, 3, 4, 5, 6, 7, 8, 9, 16, 32, 64))):
+                moved = (*values[:i], v, *values[i + 1 :])
+                if self.admits(moved):
+                    return moved
+        return None
 
     def try_witness(self, values: tuple[int, ...], sms: int, k: int, uses: int, goal: str) -> Witness | None:
         """The witness at these extents, with the data that come nearest to the wanted number of uses."""
