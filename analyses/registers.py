@@ -1,10 +1,12 @@
 """Registers: the fragments that are alive at once in each role, exact from the types, against the role's budget.
 
-Scalars, addresses and descriptors are not modelled one by one: `OVERHEAD` registers stand for them.
+Scalars, addresses and descriptors are not modelled one by one: `OVERHEAD` registers stand for them. Fragments that are
+computed from coordinates and uniform scalars alone take none: each element is computed again where it is read.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +22,13 @@ from cake_ir.bound import (
     Role,
     RoleBlock,
     SConst,
+    VCoord,
+    VExpand,
     VFrag,
+    VOp,
     WarpsBlock,
     While,
+    walk,
 )
 from cake_ir.derive import Derived
 from cake_ir.diagnostics import Span
@@ -47,16 +53,18 @@ class Peak:
 class _Liveness:
     """Backward pass over one role's projection of the body. State: the set of live fragments."""
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: Role, free: frozenset[Fragment]) -> None:
         self.role = role
+        self.free = free
         self.peak = 0
         self.at: Any = None
         self.alive: frozenset[Fragment] = frozenset()
 
     def note(self, live: set[Fragment], stmt: Any) -> None:
-        total = sum(registers(f.type) for f in live)
+        held = live - self.free
+        total = sum(registers(f.type) for f in held)
         if total > self.peak:
-            self.peak, self.at, self.alive = total, stmt, frozenset(live)
+            self.peak, self.at, self.alive = total, stmt, frozenset(held)
 
     def block(self, body: tuple[Any, ...], live: set[Fragment]) -> set[Fragment]:
         for stmt in reversed(body):
@@ -109,9 +117,32 @@ class _Liveness:
         return before
 
 
+def _recomputed(bound: BoundKernel) -> frozenset[Fragment]:
+    """Fragments that are assigned once, from coordinates and uniform scalars, and are no op's result or accumulator."""
+    assigned: Counter[Fragment] = Counter()
+    candidates: set[Fragment] = set()
+    for stmt in walk(bound.body):
+        if isinstance(stmt, Let):
+            assigned[stmt.frag] += 1
+            if stmt.value is not None and _has_coordinate(stmt.value) and not fragments_of(stmt.value):
+                candidates.add(stmt.frag)
+        elif isinstance(stmt, Op):
+            assigned.update(r for r in stmt.results if isinstance(r, Fragment))
+            acc = stmt.operands.get("acc")
+            assigned.update([acc.frag] if isinstance(acc, VFrag) else [])
+    return frozenset(f for f in candidates if assigned[f] == 1)
+
+
+def _has_coordinate(x: Any) -> bool:
+    """Whether a row or column index is read; without one the value may be meant as an initial fill."""
+    if isinstance(x, VOp):
+        return any(_has_coordinate(a) for a in x.args)
+    return isinstance(x, VCoord) or (isinstance(x, VExpand) and _has_coordinate(x.x))
+
+
 def peak(bound: BoundKernel, role: Role) -> Peak:
     """Peak fragment registers of a role's threads."""
-    liveness = _Liveness(role)
+    liveness = _Liveness(role, _recomputed(bound))
     liveness.block(bound.body, set())
     alive = tuple(sorted(((f.name, registers(f.type)) for f in liveness.alive), key=lambda x: (-x[1], x[0])))
     return Peak(liveness.peak, getattr(liveness.at, "span", None), alive)

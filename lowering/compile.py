@@ -313,6 +313,11 @@ def _log_warnings(log: str, ptx: str) -> tuple[Diagnostic, ...]:
         ("C7519", "lowering/wgmma-serialized", "ptxas inserted an arrive between wgmmas, which serialises them"),
         ("C7510", "lowering/wgmma-serialized", "ptxas serialised the wgmmas of this function"),
         ("C7511", "lowering/wgmma-serialized", "ptxas serialised the wgmmas of this function for want of registers"),
+        (
+            "C7515",
+            "lowering/wgmma-serialized",
+            "ptxas serialised the wgmmas: accumulators change between the first product and its wait, or only on one path",
+        ),
     )
     out: list[Diagnostic] = []
     for line in log.splitlines():
