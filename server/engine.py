@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,8 @@ class Engine:
         units = self.programs.units(program)
         diagnostics = [*program.diagnostics, *(d for u in units for d in u.diagnostics)]
         errors = sum(d.severity == "error" for d in diagnostics)
+        if errors:
+            diagnostics = self._with_fixes(program, diagnostics)
         result = Result(summary="", status="rejected" if errors else "ok", ids=_ids(program, units))
         add_diagnostics(result, diagnostics, program.text, detail)
         if errors:
@@ -123,23 +126,25 @@ class Engine:
         """Run every gate on every kernel named; report findings, properties and the generated protocol tables."""
         program = self.programs.load(ref)
         units = self.programs.units(program)
-        diagnostics = list(program.diagnostics)
+        diagnostics = [*self._fixed(program, None, program.diagnostics, detail)]
         properties: list[dict[str, Any]] = []
         artifacts: list[Artifact] = []
         skipped: list[str] = []
         for unit in units:
-            diagnostics += unit.diagnostics
             if unit.bound is None:
+                diagnostics += self._fixed(program, unit, unit.diagnostics, detail)
                 skipped.append(f"{unit.kernel}: not analysed, because it is not well-typed")
                 continue
             report = self.report(unit)
-            diagnostics += report.diagnostics
+            diagnostics += self._fixed(program, unit, (*unit.diagnostics, *report.diagnostics), detail)
             properties += [{"kernel": unit.kernel, **plain(p)} for p in report.properties]
             skipped += [f"{unit.kernel}: {clean(s, 200)}" for s in report.skipped]
             artifacts += self._keep_report(unit, report)
             failed = [d.rule for d in (*unit.diagnostics, *report.diagnostics) if d.severity == "error"]
             self.store.put_verdict(unit.variant_id, program.source_id, "rejected" if failed else "accepted", failed)
         errors = [d for d in diagnostics if d.severity == "error"]
+        if errors:
+            diagnostics = self._with_fixes(program, diagnostics)
         result = Result(
             summary="", status="rejected" if errors else "accepted", ids=_ids(program, units), artifacts=artifacts
         )
@@ -167,6 +172,11 @@ class Engine:
         """The verifier's report on one bound kernel. One analysis at a time: two cores, and pure Python work."""
         assert unit.bound is not None
         verify = _need("analyses", "verify")
+        with self._one_analysis():
+            return verify(unit.bound)
+
+    @contextmanager
+    def _one_analysis(self) -> Iterator[None]:
         if not self._verify_lock.acquire(timeout=VERIFY_WAIT_S):
             raise EngineError(
                 "server/busy",
@@ -174,9 +184,32 @@ class Engine:
                 "try again later",
             )
         try:
-            return verify(unit.bound)
+            yield
         finally:
             self._verify_lock.release()
+
+    def _with_fixes(self, program: Program, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
+        """The findings with repairs that were verified on a copy of the text, found within a time budget."""
+        fixes = _need("analyses", "with_fixes")
+        ref = program.ref
+        with self._verify_lock:
+            return list(
+                fixes(diagnostics, program.text, bindings=ref.bindings, target=ref.target, kernel=ref.kernel)
+            )
+
+    def _fixed(
+        self, program: Program, unit: Unit | None, diagnostics: Sequence[Diagnostic], detail: Detail
+    ) -> Sequence[Diagnostic]:
+        """The findings with repairs that were verified on copies; unchanged when there are no errors or the text is oversized.
+
+        Seconds at most, and one search at a time, like every analysis.
+        """
+        if not program.source_id or not any(d.severity == "error" for d in diagnostics):
+            return diagnostics
+        with_fixes = _need("analyses.fixes", "with_fixes")
+        of = {"bindings": unit.bindings, "target": unit.target, "kernel": unit.kernel} if unit else {}
+        with self._one_analysis():
+            return with_fixes(diagnostics, program.text, most=3 if detail == "detailed" else 1, **of)
 
     def _keep_report(self, unit: Unit, report: Any) -> list[Artifact]:
         out = []
