@@ -262,6 +262,11 @@ using CUtensorMap = host::Map;
 // ---- CUDA built-ins that emitted code uses -------------------------------------------------------------------------------------
 
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+// PTX min and max give the other operand for any NaN; the C library turns a signalling one into a result.
+inline float ptx_min(float a, float b) { return a != a ? b : b != b ? a : a < b ? a : b; }
+inline float ptx_max(float a, float b) { return a != a ? b : b != b ? a : a < b ? b : a; }
+#define fminf ptx_min
+#define fmaxf ptx_max
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline int __float2int_rz(float x) { return static_cast<int>(x); }
