@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from cake_ir.bound import Assume, BoundKernel, SConst, SOp, SVar, sx_vars, walk
+from cake_ir.bound import Assume, BoundKernel, Op, SConst, SOp, SVar, sx_vars, walk
 from cake_ir.skeleton import (
     AgentTrace,
     AssumeViolated,
@@ -181,17 +182,26 @@ class _Search:
         return result
 
     def depth(self, found: list[AgentTrace]) -> int:
-        """Uses of the busiest barrier ring; without barriers of the busiest buffer ring; else loop steps."""
-        uses, steps = 0, 0
+        """How often the busiest barrier op ran; without barriers the busiest op on a staged buffer, else loop steps.
+
+        Executions, not use numbers: a number that stands still must not hide that the loop went on.
+        """
+        runs: Counter[int] = Counter()
+        steps = 0
         for t in found:
+            mine: Counter[int] = Counter()
             for e in iter_events(t.events):
                 if e.path and e.path[-1] >= steps:
                     steps = e.path[-1] + 1
-                for v in e.vals.values():
-                    if isinstance(v, self.counted) and v.use >= uses:
-                        uses = v.use + 1
-        # a ring whose use number stands still in a loop: count the steps, or no witness runs the loop twice
-        return uses if self.counted is BarAt and uses > 1 else max(steps, uses)
+                if (
+                    isinstance(e.node, Op) and e.node.name != "wait"
+                ):  # a closing loop may wait once more for every stage
+                    for v in e.vals.values():
+                        if isinstance(v, self.counted):
+                            mine[e.node.site] += 1
+            runs |= mine
+        most = max(runs.values(), default=0)
+        return most if self.counted is BarAt else max(steps, most)
 
     def oracles(self, values: tuple[int, ...], patterns: tuple[str, ...], rounds: int) -> list[DataOracle]:
         """Data choices whose largest value is one of the extents, largest first; those that break an assumption fall
@@ -450,7 +460,13 @@ class _Search:
             w = Witness(tuple(zip(self.names, values, strict=False)), sms, first + last, count, oracle, goal)
             try:
                 found = traces(self.bound, w)
-            except (AssumeViolated, SkeletonLimit, ZeroDivisionError, IndexError, ValueError):  # ValueError: a loop step of 0
+            except (
+                AssumeViolated,
+                SkeletonLimit,
+                ZeroDivisionError,
+                IndexError,
+                ValueError,
+            ):  # ValueError: a loop step of 0
                 continue
             if not self.data:
                 return w
