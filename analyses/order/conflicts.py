@@ -286,6 +286,15 @@ def _bulk(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) 
             f"every thread of {a.unit.label}",
         )
     need = group.committed - p.epoch
+    if group.wait is not None and group.wait[1] <= need:
+        e, k = group.wait
+        return (
+            rule.BULK_DEPTH,
+            a.event,
+            a.unit,
+            f"{an} overwrites {what} while {name_of(p.event)} may still read it; the wait of its thread, {name_of(e)}({k}), "
+            "comes before the group that reads it was committed",
+        )
     if group.wait is not None:
         e, k = group.wait
         return (

@@ -125,8 +125,9 @@ class Log:
 
     @property
     def decided(self) -> bool:
-        """A witness has shown a certain fault; larger ones would repeat it in other guises."""
-        return bool(self.found["data"] or self.found["dead"])
+        """A witness has shown a certain fault; larger ones would repeat it in other guises. An accumulator read early is
+        not enough: where the ring is refilled, the same missing wait shows at the release, which comes first."""
+        return bool(self.found["dead"]) or any(d.rule != rule.ACC_READ_EARLY for d in self.found["data"].values())
 
 
 # ---- naming
