@@ -249,6 +249,15 @@ def _tc(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) ->
     an = name_of(a.event)
     release = _known_release(p, a)
     if a.engine == "tma" and release is None:
+        early = next((e for tc, e in p.unit.commits if tc < p.epoch and e.vals["bar"].use == p.use), None)
+        if early is not None:
+            return (
+                rule.COMMIT_MISSING,
+                early,
+                p.unit,
+                f"this tcgen05_commit covers only what was issued before it, not the {name_of(p.event)} that reads {what} "
+                f"afterwards, and {an} overwrites it",
+            )
         return _not_released(p, a, what)
     if release is not None and release.node.name == "arrive":
         return (

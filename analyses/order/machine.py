@@ -257,6 +257,7 @@ class Machine(Accesses):
         clock = u.KL.copy()
         clock[u.L], clock[u.LF], clock[u.TC], clock[u.W] = u.tick_l, u.fenced_l, u.tc, u.converged
         u.tick_l += 1
+        u.commits.append((u.tc, e))
         base = u.cta - u.cta % self.cluster
         targets = receivers(e, bar.cta, base, self.cluster)
         for cta in sorted(targets, key=lambda c: c != bar.cta):

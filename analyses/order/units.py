@@ -131,6 +131,7 @@ class Unit:
         self.cp, self.wg, self.bulk, self.bulk_l = Group(), Group(), Group(), Group()
         self.cp_fenced = 0
         self.tc = 0
+        self.commits: list[tuple[int, Event]] = []  # (tcgen05 ops before it, tcgen05_commit)
         self.tld = self.tld_done = self.tst = self.tst_done = 0
         self.dep = self.dep_l = False
         self.frags: dict[Fragment, tuple[str, int, Event]] = parent.frags if parent else {}
