@@ -1,4 +1,10 @@
-"""Emission: a bound kernel and its derived facts to CUDA C++ and a launch manifest."""
+"""Emission: a bound kernel and its derived facts to CUDA C++ and a launch manifest.
+
+One branch per role (`project`), statements in text order (`statements`), ops by family (`synchronisation`, `asynchronous`,
+`memory`, `matrix`, `reductions`), each with an `EMITTERS` table by op name. A new op needs an entry there and, for a new
+instruction form, a helper in `lowering.helpers`; a test fails while one is missing. All index arithmetic is built as `SX` and
+printed by `scalars.Printer`; derived hardware values are kept as `Record`s for the decoder.
+"""
 
 from __future__ import annotations
 

@@ -150,7 +150,8 @@ def _wide(c: Context, scope: str) -> None:
         c.out.line(f"{c.helpers.use('cluster_sync_any' if inside else 'cluster_sync')}();")
         c.promise("sync", "cluster.arrive")
     else:
-        raise c.unsupported("sync(grid)")
+        c.out.line(f"{c.helpers.use('grid_sync')}();")
+        c.promise("sync", "bar.sync")
 
 
 def fence_async(c: Context, op: Op) -> None:

@@ -12,19 +12,21 @@ TEXT: dict[str, str] = {
   return y;
 }
 """,
-    "grid_sync": _D
-    + """void grid_sync(u32* counter, u32 ctas) {
-  __threadfence();
-  __syncthreads();
+    # Needs a cooperative launch. The counter only grows, so one that starts at zero serves every later launch of the module.
+    "grid_sync": "__device__ u64 grid_arrivals = 0;\n"
+    + _D
+    + """void grid_sync() {
+  asm volatile("barrier.sync 0;" ::: "memory");
   if (threadIdx.x == 0) {
-    const u32 ticket = atomicAdd(counter, 1u);
-    const u32 target = (ticket / ctas + 1u) * ctas;
-    u32 seen;
+    __threadfence();
+    const u64 ticket = atomicAdd(&grid_arrivals, 1ull);
+    const u64 target = (ticket / gridDim.x + 1ull) * gridDim.x;
+    u64 seen;
     do {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-    } while (static_cast<int>(seen - target) < 0);
+      asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(&grid_arrivals) : "memory");
+    } while (seen < target);
   }
-  __syncthreads();
+  asm volatile("barrier.sync 0;" ::: "memory");
 }
 """,
 }

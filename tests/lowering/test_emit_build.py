@@ -56,6 +56,29 @@ def k(x: In[f32, 16, 64], y: Out[f32, 16, 64], z: Out[i32, 16]):
 '''
 
 
+GRID = '''
+@kernel(target="sm_90a")
+def k(x: InOut[f32, M], y: Out[f32, M]):
+    launch(ctas=min(ceil_div(M, 128), device.sms))
+    one = role(thread)
+    r = role(warp)
+    for i in range(cta * 128, M, cta_count * 128):
+        with r:
+            store(x[i:], load(x[i:], vec(4).cols[128]) * 2.0)
+    sync(grid)
+    with r:
+        store(y[cta * 128:], load(x[cta * 128:], vec(4).cols[128]))
+'''
+
+
+def test_grid_sync_is_a_cooperative_launch_that_idle_threads_join():
+    emitted = emit(bind_text(GRID))
+    assert emitted.manifest.cooperative
+    # Once per role and once for the thread role's idle lanes.
+    assert emitted.cuda.count("cake::grid_sync();") == 3
+    assert build(emitted).ok
+
+
 def test_reductions_and_broadcasts_compile():
     built = build(emit(bind_text(REDUCTIONS)))
     assert built.ok and built.resources.spill_store_bytes == 0

@@ -8,7 +8,9 @@ import re
 import pytest
 
 from cake_ir.diagnostics import CakeError
+from cake_ir.ops import registry
 from lowering import emit, nvrtc_child
+from lowering.emission.statements import EMITTERS
 from lowering.emission.tiles import NoFit, fit
 from lowering.emission.writer import Names, source_file
 from tests.lowering.emit_helpers import bind_text, corpus_kernel
@@ -129,6 +131,10 @@ def test_slot_and_parity_of_a_ring(stages, slot, parity):
     assert waits[0].endswith("^ 1);") and waits[1].endswith(f"{parity});")
 
 
+def test_every_op_has_an_emission():
+    assert set(EMITTERS) == set(registry())
+
+
 def test_unknown_forms_are_refused_by_name():
     text = '''
 @kernel(target="sm_90a")
@@ -163,6 +169,8 @@ def number(node: ast.expr, r: int) -> int:
         return int(node.value)
     if isinstance(node, ast.Name):
         return r
+    if isinstance(node, ast.UnaryOp):
+        return -number(node.operand, r)
     assert isinstance(node, ast.BinOp)
     a, b = number(node.left, r), number(node.right, r)
     return {ast.Add: a + b, ast.Mult: a * b, ast.RShift: a >> b, ast.BitAnd: a & b}[type(node.op)]
