@@ -193,9 +193,7 @@ class Engine:
         fixes = _need("analyses", "with_fixes")
         ref = program.ref
         with self._verify_lock:
-            return list(
-                fixes(diagnostics, program.text, bindings=ref.bindings, target=ref.target, kernel=ref.kernel)
-            )
+            return list(fixes(diagnostics, program.text, bindings=ref.bindings, target=ref.target, kernel=ref.kernel))
 
     def _fixed(
         self, program: Program, unit: Unit | None, diagnostics: Sequence[Diagnostic], detail: Detail

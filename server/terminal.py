@@ -61,7 +61,8 @@ def print_diagnostic(out: Console, found: DiagnosticOut, lines: Sequence[str], n
     _excerpt(out, lines, found.line, found.col, style)
     for place in found.related:
         out.print(f"  [blue]note[/blue] {place.line}:{place.col}: {escape(place.message)}")
-        _excerpt(out, lines, place.line, place.col, "blue")
+        if place.line != found.line:
+            _excerpt(out, lines, place.line, place.col, "blue")
     for number, step in enumerate(found.evidence, 1):
         out.print(f"   {number:2}. {step.line}:{step.col}: {escape(step.message)}")
     if found.contract:

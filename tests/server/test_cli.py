@@ -162,7 +162,8 @@ def test_doctor_says_what_works(tmp_path: Path) -> None:
 
 def test_starting_up_loads_nothing_heavy() -> None:
     """`cake serve` imports what it needs; numpy, the compiler and the analyses come with the first request."""
-    code = "import sys, server.cli, server.mcp_server; print([m for m in ('numpy', 'cuda', 'ml_dtypes', 'analyses', 'corpus') if m in sys.modules])"
+    heavy = ("numpy", "cuda", "ml_dtypes", "analyses", "corpus")
+    code = f"import sys, server.cli, server.mcp_server; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
