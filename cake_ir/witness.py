@@ -387,11 +387,17 @@ class _Search:
         unmet: list[str] = []
         for k, (goal, values, sms, uses) in enumerate(goals):
             self.second = k in (1, len(goals) - 1)
-            witness = None
-            for candidate in (values, self.repair(values)):
+            witness, best = None, math.inf
+            plain = tuple(
+                v if self.steps.get(i, ("", 0))[0] == "depth" else least
+                for i, (v, least) in enumerate(zip(values, self.small, strict=True))
+            )
+            for candidate in dict.fromkeys((values, self.repair(values), plain)):
                 if candidate is not None and self.admits(candidate, sms):
-                    witness = self.try_witness(candidate, sms, k, uses, goal)
-                    if witness is not None:
+                    distance, found_one = self.try_witness(candidate, sms, k, uses, goal)
+                    if found_one is not None and distance < best:
+                        witness, best = found_one, distance
+                    if distance == 0:
                         break
             if witness is None:
                 shape = ", ".join(f"{n}={v}" for n, v in zip(self.names, values, strict=True))
@@ -445,17 +451,19 @@ class _Search:
                     return moved
         return None
 
-    def try_witness(self, values: tuple[int, ...], sms: int, k: int, uses: int, goal: str) -> Witness | None:
-        """The witness at these extents, with the data that come nearest to the wanted number of uses."""
+    def try_witness(
+        self, values: tuple[int, ...], sms: int, k: int, uses: int, goal: str
+    ) -> tuple[float, Witness | None]:
+        """(distance from the wanted number of uses, witness) with the data that come nearest to it."""
         count = self.count(values, sms)
         if count <= 0:
-            return None
+            return math.inf, None
         cl = self.cluster
         first = tuple(range(min(cl, count)))
         last = tuple(range(count - cl, count)) if count >= 2 * cl and self.second else ()
         patterns = ("step", "ramp", "const", "zero")
         patterns = patterns[k % 4 :] + patterns[: k % 4]
-        best: tuple[int, Witness] | None = None
+        best: tuple[float, Witness | None] = (math.inf, None)
         for oracle in self.oracles(values, patterns, (1, 2, 0)[k % 3])[:6]:
             w = Witness(tuple(zip(self.names, values, strict=False)), sms, first + last, count, oracle, goal)
             try:
@@ -468,14 +476,12 @@ class _Search:
                 ValueError,
             ):  # ValueError: a loop step of 0
                 continue
-            if not self.data:
-                return w
             distance = abs(self.depth(found) - uses)
-            if best is None or distance < best[0]:
+            if distance < best[0]:
                 best = (distance, w)
             if distance == 0:
                 break
-        return best[1] if best else None
+        return best
 
 
 def _launch_vars(bound: BoundKernel) -> set[Any]:

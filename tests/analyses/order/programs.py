@@ -99,7 +99,6 @@ def turns(x: In[f32, N, 128], y: Out[f32, N, 128]):
             store(shared_s, load(x[2 * cta + wg, :], vec(1).cols[128]))
             sync(warpgroup)
             v = load(shared_s, vec(2).cols[128])
-            sync(warpgroup)
             arrive(turn[1 - wg])
         if wg == 0:
             sync(turn[0])
