@@ -1,7 +1,8 @@
 """Registers: the fragments that are alive at once in each role, exact from the types, against the role's budget.
 
 Scalars, addresses and descriptors are not modelled one by one: `OVERHEAD` registers stand for them. Fragments that are
-computed from coordinates and uniform scalars alone take none: each element is computed again where it is read.
+computed from coordinates and uniform scalars alone take none, and a widening cast takes those of its source: each element
+is computed again where it is read.
 """
 
 from __future__ import annotations
@@ -53,18 +54,20 @@ class Peak:
 class _Liveness:
     """Backward pass over one role's projection of the body. State: the set of live fragments."""
 
-    def __init__(self, role: Role, free: frozenset[Fragment]) -> None:
+    def __init__(self, role: Role, stand_ins: dict[Fragment, Fragment | None]) -> None:
         self.role = role
-        self.free = free
+        self.stand_ins = stand_ins
         self.peak = 0
         self.at: Any = None
-        self.alive: frozenset[Fragment] = frozenset()
+        self.alive: tuple[tuple[str, int], ...] = ()
 
     def note(self, live: set[Fragment], stmt: Any) -> None:
-        held = live - self.free
-        total = sum(registers(f.type) for f in held)
+        # by what holds it, the fragment that the author named
+        held = {h: f for f in live if (h := self.stand_ins.get(f, f)) is not None}
+        total = sum(registers(h.type) for h in held)
         if total > self.peak:
-            self.peak, self.at, self.alive = total, stmt, frozenset(held)
+            self.peak, self.at = total, stmt
+            self.alive = tuple((f.name, registers(h.type)) for h, f in held.items())
 
     def block(self, body: tuple[Any, ...], live: set[Fragment]) -> set[Fragment]:
         for stmt in reversed(body):
@@ -117,20 +120,34 @@ class _Liveness:
         return before
 
 
-def _recomputed(bound: BoundKernel) -> frozenset[Fragment]:
-    """Fragments that are assigned once, from coordinates and uniform scalars, and are no op's result or accumulator."""
+def _stand_ins(bound: BoundKernel) -> dict[Fragment, Fragment | None]:
+    """What holds a fragment's value in registers, where that is not the fragment itself.
+
+    Only fragments that are assigned once count, and no op's result or accumulator. Computed from coordinates and uniform
+    scalars: nothing. A cast of a whole narrower fragment, itself assigned once: that fragment.
+    """
     assigned: Counter[Fragment] = Counter()
-    candidates: set[Fragment] = set()
+    lets: dict[Fragment, Any] = {}
     for stmt in walk(bound.body):
         if isinstance(stmt, Let):
             assigned[stmt.frag] += 1
-            if stmt.value is not None and _has_coordinate(stmt.value) and not fragments_of(stmt.value):
-                candidates.add(stmt.frag)
+            lets[stmt.frag] = stmt.value
         elif isinstance(stmt, Op):
             assigned.update(r for r in stmt.results if isinstance(r, Fragment))
             acc = stmt.operands.get("acc")
             assigned.update([acc.frag] if isinstance(acc, VFrag) else [])
-    return frozenset(f for f in candidates if assigned[f] == 1)
+    found: dict[Fragment, Fragment | None] = {}
+    for frag, value in lets.items():
+        if assigned[frag] != 1 or value is None:
+            continue
+        if _has_coordinate(value) and not fragments_of(value):
+            found[frag] = None
+        elif isinstance(value, VOp) and value.op == "cast" and isinstance(value.args[0], VFrag):
+            source = value.args[0]
+            whole = source.type == source.frag.type
+            if whole and assigned[source.frag] == 1 and registers(source.type) < registers(frag.type):
+                found[frag] = source.frag
+    return found
 
 
 def _has_coordinate(x: Any) -> bool:
@@ -142,9 +159,9 @@ def _has_coordinate(x: Any) -> bool:
 
 def peak(bound: BoundKernel, role: Role) -> Peak:
     """Peak fragment registers of a role's threads."""
-    liveness = _Liveness(role, _recomputed(bound))
+    liveness = _Liveness(role, _stand_ins(bound))
     liveness.block(bound.body, set())
-    alive = tuple(sorted(((f.name, registers(f.type)) for f in liveness.alive), key=lambda x: (-x[1], x[0])))
+    alive = tuple(sorted(liveness.alive, key=lambda x: (-x[1], x[0])))
     return Peak(liveness.peak, getattr(liveness.at, "span", None), alive)
 
 

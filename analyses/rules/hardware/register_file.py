@@ -5,7 +5,8 @@ most 255.
 run time.
 
 **Limits.** Scalars and addresses are not counted here; see `performance/register-budget`. Fragments are live as a
-whole.
+whole. What the compiler can compute again is counted as it is cheapest: coordinates as nothing, a widening cast as its
+source.
 """
 
 from __future__ import annotations
