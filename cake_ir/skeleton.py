@@ -571,16 +571,19 @@ def tracked_fragments(bound: BoundKernel) -> set[Fragment]:
 
 
 def _tainted(bound: BoundKernel) -> set[ScalarVar]:
-    """Scalars whose value the skeleton does not know: floats and flags from data, integers read back from chip
-    memory."""
+    """Scalars whose value the skeleton does not know: floats and flags from data, integers read back from chip memory,
+    and what a `while` polls from memory that others write meanwhile."""
     tainted: set[ScalarVar] = set()
     sets = []
+    polls = {o for w in walk(bound.body) if isinstance(w, While) for o in walk(w.prelude + w.body) if isinstance(o, Op)}
     for s in walk(bound.body):
         if isinstance(s, Op):
             for r in s.results:
                 if isinstance(r, ScalarVar):
                     on_chip = s.name == "load_scalar" and isinstance(s.operands.get("src"), View)
-                    if r.dtype not in ("i32", "u32", "i64", "u64") or on_chip:
+                    src = s.operands.get("src")
+                    polled = s in polls and isinstance(src, Region) and src.tensor.direction == "InOut"
+                    if r.dtype not in ("i32", "u32", "i64", "u64") or on_chip or polled:
                         tainted.add(r)
         elif isinstance(s, SetScalar):
             sets.append(s)

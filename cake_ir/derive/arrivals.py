@@ -355,7 +355,8 @@ def _settle_bytes(bound: BoundKernel, tally: Tally, ops: dict[int, Op], found: l
 
 
 def _data_dependent(bound: BoundKernel) -> list[Diagnostic]:
-    """Barrier traffic under control that only data decide: counts could not be derived."""
+    """Barrier traffic under control that only data decide: counts could not be derived. One finding per statement that
+    decides."""
     found: list[Diagnostic] = []
     for s in compile_skeleton(bound).data_control:
         bodies = s.body if isinstance(s, While) else s.then + s.orelse if isinstance(s, If) else ()
@@ -378,4 +379,5 @@ def _data_dependent(bound: BoundKernel) -> list[Diagnostic]:
                         subject=Subject(kernel=bound.name, role=inner.role, op=inner.name),
                     )
                 )
+                break
     return found
