@@ -70,7 +70,7 @@ def tma_load(c: Context, op: Op) -> None:
     pair = bar.rank is not None and c.kernel.launch.cluster > 1
     call = c.helpers.add(*copies.tma_load(rank, multicast=multicast is not None, hint=bool(hint), pair=pair))
     address = c.sx.top(c.barrier(bar))
-    if pair:
+    if pair and bar.rank is not None:
         # The barrier of CTA `rank` at the same place: a cluster-wide shared address.
         address = f"{c.helpers.use('map_to_rank')}({address}, {c.sx.top(bar.rank)})"
         address = c.hoist("bar", "cake::u32", address)

@@ -58,8 +58,9 @@ def _split_tail(kernel: BoundKernel) -> tuple[tuple[Any, ...], list[Op]]:
     """(body, the wide syncs at its very end): the end is run by all threads together, after the roles' branches."""
     body = list(kernel.body)
     tail: list[Op] = []
-    while body and is_wide_sync(body[-1]):
-        tail.insert(0, body.pop())
+    while body and isinstance(body[-1], Op) and is_wide_sync(body[-1]):
+        tail.insert(0, body[-1])
+        body.pop()
     return tuple(body), tail
 
 

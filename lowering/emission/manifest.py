@@ -88,7 +88,13 @@ def _map_spec(m: TensorMap) -> MapSpec:
     rank = len(t.extents)
     strides = tuple(_bytes(stride(t, dim), m.dtype.bytes) for dim in range(rank - 2, -1, -1))
     return MapSpec(
-        t.name, m.dtype.name, tuple(_size(e) for e in reversed(t.extents)), strides, m.box, m.swizzle, m.fill
+        t.name,
+        m.dtype.name,
+        tuple(_size(e) for e in reversed(t.extents)),
+        strides,
+        m.box,
+        m.swizzle,
+        "nan" if m.fill == "nan" else "zero",
     )  # type: ignore[arg-type]
 
 
@@ -179,7 +185,7 @@ def _map_plan(m: TensorMap, env: list[Any]) -> TensorMapPlan:
     t = m.tensor
     dims = tuple(int(compile_sx(e)(env)) for e in reversed(t.extents))
     strides = tuple(int(compile_sx(stride(t, dim))(env)) * m.dtype.bytes for dim in range(len(t.extents) - 2, -1, -1))
-    return TensorMapPlan(t.name, m.dtype.name, dims, strides, m.box, m.swizzle, m.fill)  # type: ignore[arg-type]
+    return TensorMapPlan(t.name, m.dtype.name, dims, strides, m.box, m.swizzle, "nan" if m.fill == "nan" else "zero")  # type: ignore[arg-type]
 
 
 def _shape(dims: dict[str, int]) -> str:

@@ -60,8 +60,7 @@ def arrive(c: Context, op: Op) -> None:
     else:
         guard = ""
     address = c.sx.top(c.barrier(bar))
-    remote = bar.rank is not None and c.kernel.launch.cluster > 1
-    if remote:
+    if bar.rank is not None and c.kernel.launch.cluster > 1:
         c.out.line(
             f"{guard}{c.helpers.use('mbar_arrive_on_cluster' if c.cluster_scope else 'mbar_arrive_on')}({address}, {c.sx.top(bar.rank)});"
         )  # type: ignore[arg-type]

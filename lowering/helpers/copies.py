@@ -140,7 +140,10 @@ def bulk_reduce(op: str, dtype: str) -> tuple[str, str]:
     kind = {"f32": "f32", "bf16": "bf16", "f16": "f16", "i32": "s32", "u32": "u32"}[dtype]
     form = f"{op}.noftz" if op == "add" and dtype in ("bf16", "f16") else op
     instruction = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{form}.{kind} [%0], [%1], %2;"
-    return name, f"""{_D}void {name}(void* to, u32 from, u32 bytes) {{
+    return (
+        name,
+        f"""{_D}void {name}(void* to, u32 from, u32 bytes) {{
   asm volatile("{instruction}" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }}
-"""
+""",
+    )

@@ -118,7 +118,10 @@ def red(op: str, kind: str, count: int = 1) -> tuple[str, str]:
     ptx = {"f32": "f32", "i32": "s32", "u32": "u32"}[kind]
     name = f"red_{op}_{kind}"
     instruction = f"red.relaxed.gpu.global.{op}.{ptx} [%0], %1;"
-    return name, f"""{_D}void {name}(void* p, {ctype} x) {{
+    return (
+        name,
+        f"""{_D}void {name}(void* p, {ctype} x) {{
   asm volatile("{instruction}" ::"l"(p), "{constraint}"(x) : "memory");
 }}
-"""
+""",
+    )

@@ -15,14 +15,14 @@ from lowering.emission.scalars import add, const, var
 from lowering.emission.writer import Writer
 from tests.lowering.emit_helpers import bind_text
 
-KERNEL = '''
+KERNEL = """
 @kernel(target="sm_90a")
 def k(x: In[bf16, M], y: Out[bf16, M]):
     launch(ctas=1)
     r = role(warpgroup)
     with r:
         store(y[:], load(x[:], vec(8).cols[1024]))
-'''
+"""
 
 
 def context() -> Context:
@@ -79,11 +79,15 @@ def test_every_thread_and_slot_hits_the_element_of_the_buffer(dtype, rows, cols,
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "e4m3"])
 def test_base_coordinates_are_those_of_the_layout_table(name, axis, dtype):
     threads = 128 if name in ("wgmma_d", "wgmma_a", "tmem_d") else 32
-    tile = TileType(DTYPES[dtype], Layout(name), 128 if axis != "cols" else 1, 64 if axis != "rows" else 1, axis, threads)
+    tile = TileType(
+        DTYPES[dtype], Layout(name), 128 if axis != "cols" else 1, 64 if axis != "rows" else 1, axis, threads
+    )
     c = context()
     row, col = c.base(tile)
     for thread in range(threads):
-        assert (evaluate(c, row, thread), evaluate(c, col, thread)) == base_of(tile.layout, tile.dtype, axis, threads, thread)
+        assert (evaluate(c, row, thread), evaluate(c, col, thread)) == base_of(
+            tile.layout, tile.dtype, axis, threads, thread
+        )
 
 
 @pytest.mark.parametrize("v,lanes", [(1, 32), (8, 0), (4, 8), (8, 16), (2, 4)])
@@ -93,14 +97,22 @@ def test_vec_base_coordinates(v, lanes, threads):
     c = context()
     row, col = c.base(tile)
     for thread in range(threads):
-        assert (evaluate(c, row, thread), evaluate(c, col, thread)) == base_of(tile.layout, tile.dtype, None, threads, thread)
+        assert (evaluate(c, row, thread), evaluate(c, col, thread)) == base_of(
+            tile.layout, tile.dtype, None, threads, thread
+        )
 
 
 def test_possible_bits_never_misses_a_bit():
     lane = var("lane", 0)
     from lowering.emission.scalars import div, mod, mul
 
-    for x in (mul(mod(lane, 4), 4), div(lane, 8), mul(mod(div(lane, 8), 2), 16), add(mul(mod(lane, 4), 2), 64), mod(mul(lane, 12), 8)):
+    for x in (
+        mul(mod(lane, 4), 4),
+        div(lane, 8),
+        mul(mod(div(lane, 8), 2), 16),
+        add(mul(mod(lane, 4), 2), 64),
+        mod(mul(lane, 12), 8),
+    ):
         mask = possible_bits(x)
         assert mask is not None
         for value in range(32):

@@ -39,7 +39,7 @@ def test_the_gemm_main_loop_is_tight():
     assert any(m.startswith("WARPGROUP.DEPBAR") for m in text[products[-1] : products[-1] + 6])
 
 
-REDUCTIONS = '''
+REDUCTIONS = """
 @kernel(target="sm_90a")
 def k(x: In[f32, 16, 64], y: Out[f32, 16, 64], z: Out[i32, 16]):
     launch(ctas=1)
@@ -53,10 +53,10 @@ def k(x: In[f32, 16, 64], y: Out[f32, 16, 64], z: Out[i32, 16]):
         w = select(hit[:, None], v - total[:, None], v * high[None, :])
         store(y[:, :], w + low[:, None])
         store(z[:], at)
-'''
+"""
 
 
-GRID = '''
+GRID = """
 @kernel(target="sm_90a")
 def k(x: InOut[f32, M], y: Out[f32, M]):
     launch(ctas=min(ceil_div(M, 128), device.sms))
@@ -68,7 +68,7 @@ def k(x: InOut[f32, M], y: Out[f32, M]):
     sync(grid)
     with r:
         store(y[cta * 128:], load(x[cta * 128:], vec(4).cols[128]))
-'''
+"""
 
 
 def test_grid_sync_is_a_cooperative_launch_that_idle_threads_join():
@@ -86,7 +86,7 @@ def test_reductions_and_broadcasts_compile():
 
 
 def test_declined_alignment_narrows_the_access():
-    text = '''
+    text = """
 @kernel(target="sm_80")
 def k(x: In[bf16, M, D], y: Out[bf16, M, D]):
     {where}
@@ -94,7 +94,7 @@ def k(x: In[bf16, M, D], y: Out[bf16, M, D]):
     r = role(warp)
     with r:
         store(y[cta, :], load(x[cta, :], vec(8).cols[256]))
-'''
+"""
     wide = build(emit(bind_text(text.format(where="where(D % 8 == 0)"))))
     narrow = build(emit(bind_text(text.format(where="where(D > 0)"))))
     assert wide.sass.count(r"LDG\.E\.128\..*") == 1 and wide.sass.count(r"LDG\.E\.U16\..*") == 0

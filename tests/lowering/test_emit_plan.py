@@ -37,7 +37,12 @@ def test_scalars_travel_as_f32():
 
 @pytest.mark.parametrize(
     "dims,scalars",
-    [({"M": 4, "N": 256, "K": 63}, {}), ({"M": 4, "N": 256}, {}), ({"M": 4, "N": 256, "K": -8}, {}), ({"M": 4, "N": 250, "K": 64}, {})],
+    [
+        ({"M": 4, "N": 256, "K": 63}, {}),
+        ({"M": 4, "N": 256}, {}),
+        ({"M": 4, "N": 256, "K": -8}, {}),
+        ({"M": 4, "N": 250, "K": 64}, {}),
+    ],
 )
 def test_shapes_outside_where_are_turned_away(dims, scalars):
     with pytest.raises(CakeError) as caught:

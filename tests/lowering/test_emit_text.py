@@ -53,7 +53,9 @@ def test_line_directives_name_the_statement():
 
     assert all("wgmma(" in line for line in program("wgmma_m64n128k16_bf16_bf16_ss("))
     assert all("tma_load(" in line for line in program("tma_load_3d("))
-    assert {"expect(full[n])"} < program("mbar_expect(") and all(x.startswith("expect(") for x in program("mbar_expect("))
+    assert {"expect(full[n])"} < program("mbar_expect(") and all(
+        x.startswith("expect(") for x in program("mbar_expect(")
+    )
     assert program("wgmma_wait<0>") == {"wgmma_wait(0)"}
 
 
@@ -66,7 +68,7 @@ def test_producer_branch_holds_no_math_and_the_other_way_round():
     assert "set_registers_dec<40>" in producer and "set_registers_inc<232>" in math
 
 
-TWO_ROLES = '''
+TWO_ROLES = """
 @kernel(target="sm_90a")
 def k(x: In[f32, M, 128], y: Out[f32, M, 128]):
     launch(ctas=1)
@@ -80,7 +82,7 @@ def k(x: In[f32, M, 128], y: Out[f32, M, 128]):
     with two:
         if n > 7:
             store(y[0, :], load(x[0, :], vec(4).cols[128]))
-'''
+"""
 
 
 def test_a_counting_loop_becomes_one_assignment():
@@ -96,7 +98,7 @@ def test_dead_counters_are_dropped():
     assert "for (int i" in one and "n = n" not in one
 
 
-WAIT = '''
+WAIT = """
 @kernel(target="sm_90a")
 def k(x: In[bf16, M, 64], y: Out[bf16, M, 64], *, S: range(1, 9) = 3):
     where(M > 0)
@@ -116,7 +118,7 @@ def k(x: In[bf16, M, 64], y: Out[bf16, M, 64], *, S: range(1, 9) = 3):
             store(y[8 * n:, :], load(s[n], vec(8, 8)[8, 64]))
             fence_async()
             arrive(free[n])
-'''
+"""
 
 
 @pytest.mark.parametrize("stages,slot,parity", [
@@ -136,14 +138,14 @@ def test_every_op_has_an_emission():
 
 
 def test_unknown_forms_are_refused_by_name():
-    text = '''
+    text = """
 @kernel(target="sm_90a")
 def k(y: InOut[f16, M]):
     launch(ctas=1)
     r = role(warp)
     with r:
         atomic_add(y[:], fragment(f16, vec(1).cols[32], 0))
-'''
+"""
     with pytest.raises(CakeError) as caught:
         emit(bind_text(text))
     assert caught.value.diagnostic.rule == "lowering/unsupported-form"

@@ -40,7 +40,9 @@ def host_source(emitted: Emitted) -> str:
     text = emitted.cuda
     kernel = text[text.index("}  // namespace cake") + len("}  // namespace cake") :]
     kernel = "\n".join(line for line in kernel.splitlines() if not line.startswith("#"))
-    kernel = kernel.replace("extern __shared__ unsigned char smem[];", "unsigned char* smem = host::cta().memory.data();")
+    kernel = kernel.replace(
+        "extern __shared__ unsigned char smem[];", "unsigned char* smem = host::cta().memory.data();"
+    )
     kernel = re.sub(r"\(reinterpret_cast<cake::u64>", "(reinterpret_cast<std::uintptr_t>", kernel)
     calls, index = [], {"tensor": 0, "tensor_map": 0, "i32": 0, "f32": 0}
     for kind, thing in emitted.parameters:
@@ -79,13 +81,30 @@ def _pointer(emitted: Emitted, tensor: Any) -> str:
 
 
 def run(
-    emitted: Emitted, tensors: dict[str, np.ndarray], dims: dict[str, int], scalars: dict[str, float] | None, sms: int, folder: Path
+    emitted: Emitted,
+    tensors: dict[str, np.ndarray],
+    dims: dict[str, int],
+    scalars: dict[str, float] | None,
+    sms: int,
+    folder: Path,
 ) -> None:
     """Launch on the host; outputs are written into `tensors` (C-contiguous arrays, bits for 16-bit floats)."""
     assert COMPILER is not None
     source, library = folder / "kernel.cpp", folder / "kernel.so"
     source.write_text(host_source(emitted))
-    command = [COMPILER, "-std=c++20", "-O2", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-pthread", str(source), "-o", str(library)]
+    command = [
+        COMPILER,
+        "-std=c++20",
+        "-O2",
+        "-ffp-contract=off",
+        "-w",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        str(source),
+        "-o",
+        str(library),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
     launch_plan = plan(emitted, dims, scalars or {}, sms)
@@ -97,12 +116,10 @@ def run(
             m = launch_plan.tensor_maps[arg.name]
             size, rank = DTYPE_BYTES[m.dtype], len(m.dims)
             pad = [0] * (5 - rank)
-            maps.append(
-                _Map(
-                    tensors[m.tensor].ctypes.data, rank, size, m.swizzle, (ctypes.c_longlong * 5)(*m.dims, *pad),
-                    (ctypes.c_longlong * 5)(size, *m.strides, *pad), (ctypes.c_int * 5)(*m.box, *pad),
-                )  # fmt: skip
-            )
+            wide = ctypes.c_longlong * 5
+            strides = wide(size, *m.strides, *pad)
+            box = (ctypes.c_int * 5)(*m.box, *pad)
+            maps.append(_Map(tensors[m.tensor].ctypes.data, rank, size, m.swizzle, wide(*m.dims, *pad), strides, box))
         else:
             (floats if arg.kind == "f32" else ints).append(arg.value)
     entry = ctypes.CDLL(str(library)).launch

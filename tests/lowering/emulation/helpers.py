@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 FIXED = {
-    "smem_address": "inline u32 smem_address(const void* p) { return static_cast<u32>(static_cast<const unsigned char*>(p) - host::cta().memory.data()); }",
+    "smem_address": "inline u32 smem_address(const void* p) "
+    "{ return static_cast<u32>(static_cast<const unsigned char*>(p) - host::cta().memory.data()); }",
     "lane_id": "inline int lane_id() { return host::lane(); }",
     "warp_index": "inline int warp_index() { return static_cast<int>(threadIdx.x >> 5); }",
     "elect_one": "inline bool elect_one() { return host::lane() == 0; }",
@@ -215,7 +216,8 @@ def _tma_load(name: str, rank: str, multicast: str | None, hint: str | None, pai
 def _tma_store(name: str, rank: str) -> str:
     coords = ", ".join(f"int c{i}" for i in range(int(rank)))
     listed = ", ".join(f"c{i}" for i in range(int(rank)))
-    return f"inline void {name}(const CUtensorMap* map, u32 from, {coords}) {{ const int c[] = {{{listed}}}; host::tma(*map, from, c, false, false); }}"
+    body = f"const int c[] = {{{listed}}}; host::tma(*map, from, c, false, false);"
+    return f"inline void {name}(const CUtensorMap* map, u32 from, {coords}) {{ {body} }}"
 
 
 def _tcgen05_mma(name: str, group: str) -> str:
@@ -243,7 +245,8 @@ def _tcgen05_mma(name: str, group: str) -> str:
 
 def _tcgen05_commit(name: str, multicast: str | None) -> str:
     if multicast:
-        return f"inline void {name}(u32 bar, u32 mask) {{ for (u32 r = 0; r < 16; ++r) if (mask >> r & 1u) mbar_arrive(map_to_rank(bar, r)); }}"
+        body = "for (u32 r = 0; r < 16; ++r) if (mask >> r & 1u) mbar_arrive(map_to_rank(bar, r));"
+        return f"inline void {name}(u32 bar, u32 mask) {{ {body} }}"
     return f"inline void {name}(u32 bar) {{ mbar_arrive(bar); }}"
 
 

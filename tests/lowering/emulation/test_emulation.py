@@ -35,7 +35,10 @@ def test_gemm(name, bindings, shape, sms, tmp_path):
     np.testing.assert_allclose(d.astype(np.float64), want, rtol=2e-2, atol=2e-2 * np.sqrt(k))
 
 
-@pytest.mark.parametrize("name,bindings", [("kmeans_assign", {}), ("kmeans_packed", {}), ("kmeans_assign", {"WG": 2, "STAGES": 2, "DP": 64})])
+KMEANS = [("kmeans_assign", {}), ("kmeans_packed", {}), ("kmeans_assign", {"WG": 2, "STAGES": 2, "DP": 64})]
+
+
+@pytest.mark.parametrize("name,bindings", KMEANS)
 def test_kmeans(name, bindings, tmp_path):
     batch, points, centres, width = 2, 200, 149, 64
     x, c = random(3, batch, points, width), random(4, batch, centres, width)
@@ -43,7 +46,9 @@ def test_kmeans(name, bindings, tmp_path):
     label = np.full((batch, points), -7, np.int32)
     dims = {"B": batch, "N": points, "C": centres, "D": width}
     run(emit(corpus_kernel(name, **bindings)), {"x": x, "c": c, "c_sq": c_sq, "label": label}, dims, None, 2, tmp_path)
-    scores = c_sq[:, None, :].astype(np.float64) - 2.0 * np.einsum("bnd,bcd->bnc", x.astype(np.float64), c.astype(np.float64))
+    scores = c_sq[:, None, :].astype(np.float64) - 2.0 * np.einsum(
+        "bnd,bcd->bnc", x.astype(np.float64), c.astype(np.float64)
+    )
     chosen = np.take_along_axis(scores, label[:, :, None].astype(np.int64), 2)[:, :, 0]
     assert (label >= 0).all() and (label < centres).all()
     assert (chosen - scores.min(-1) < 1e-2).all()
@@ -53,7 +58,14 @@ def test_kmeans(name, bindings, tmp_path):
 def test_rmsnorm(width, tmp_path):
     x, gain = random(5, 3, width), random(6, width)
     y = np.full_like(x, np.nan)
-    run(emit(corpus_kernel("rmsnorm", "sm_90a")), {"x": x, "gain": gain, "y": y}, {"M": 3, "D": width}, {"eps": 1e-5}, 4, tmp_path)
+    run(
+        emit(corpus_kernel("rmsnorm", "sm_90a")),
+        {"x": x, "gain": gain, "y": y},
+        {"M": 3, "D": width},
+        {"eps": 1e-5},
+        4,
+        tmp_path,
+    )
     wide = x.astype(np.float64)
     want = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * gain.astype(np.float64)
     np.testing.assert_allclose(y.astype(np.float64), want, rtol=1e-2, atol=1e-3)
@@ -69,7 +81,7 @@ def test_softmax(width, tmp_path):
     np.testing.assert_allclose(y, wide / wide.sum(-1, keepdims=True), rtol=1e-5, atol=1e-7)
 
 
-ROW_OPS = '''
+ROW_OPS = """
 @kernel(target="sm_90a")
 def k(x: In[f32, 16, 64], low: Out[f32, 16], at: Out[i32, 16], high: Out[f32, 64], running: Out[f32, 16, 64], bits: Out[i32, 1]):
     launch(ctas=1)
@@ -83,7 +95,7 @@ def k(x: In[f32, 16, 64], low: Out[f32, 16], at: Out[i32, 16], high: Out[f32, 64
         store(running[:, :], row_cumsum(v))
         word = row_bits(row_any(v > 2.0))
         store(bits[0], word)
-'''
+"""
 
 
 def test_row_ops_of_an_mma_tile(tmp_path):
@@ -100,7 +112,7 @@ def test_row_ops_of_an_mma_tile(tmp_path):
     assert out["bits"][0] == sum(1 << i for i in range(16) if (x[i] > 2.0).any())
 
 
-VECTOR_OPS = '''
+VECTOR_OPS = """
 @kernel(target="sm_80")
 def k(x: In[f32, 128], moved: Out[f32, 128], one: Out[f32, 1], table: In[f32, M, 64], rows: In[i32, 8], y: Out[f32, 8, 64], s: i32):
     launch(ctas=1)
@@ -111,7 +123,7 @@ def k(x: In[f32, 128], moved: Out[f32, 128], one: Out[f32, 1], table: In[f32, M,
         store(one[0], pick(v, s))
         who = load(rows[:], vec(4, 16).rows[8])
         store(y[:, :], load(table[who, 0:], vec(4, 16)[8, 64]))
-'''
+"""
 
 
 def test_vector_ops_and_gathered_rows(tmp_path):
@@ -123,7 +135,7 @@ def test_vector_ops_and_gathered_rows(tmp_path):
     assert out["one"][0] == x[77] and (out["y"] == table[rows]).all()
 
 
-TRANSPOSED = '''
+TRANSPOSED = """
 @kernel(target="sm_90a")
 def k(x: In[bf16, 64, 64], a: In[bf16, 64, 64], y: Out[bf16, 64, 64], d: Out[f32, 64, 64]):
     launch(ctas=1)
@@ -150,7 +162,7 @@ def k(x: In[bf16, 64, 64], a: In[bf16, 64, 64], y: Out[bf16, 64, 64], d: Out[f32
         wgmma_commit()
         wgmma_wait(0)
         store(y[:, :], cast(more, bf16))
-'''
+"""
 
 
 def test_transposed_operands(tmp_path):
