@@ -433,6 +433,13 @@ def _generic(m: Accesses, p: Access, a: Access, what: str, before: str, mode: st
         )
     if before == "read":
         return _not_released(p, a, what)
+    if mode == "read" and p.use > a.use:
+        return (
+            rule.OVERWRITTEN,
+            p.event,
+            p.unit,
+            f"{pn} overwrites the slot of {what} with use {p.use} while {a.unit.label} may still read it ({an})",
+        )
     if mode == "read":
         return rule.UNSYNCED_READ, a.event, a.unit, f"{an} reads {what}; nothing orders it after {pn} by {p.unit.label}"
     if a.engine == "tma":
