@@ -16,9 +16,10 @@ _HOME = {
     "Report": "analyses.report",
     "verify": "analyses.verifier",
     "verify_text": "analyses.verifier",
+    "with_fixes": "analyses.fixes",
 }
 
-__all__ = ["Estimate", "Report", "ValueFault", "estimate", "interpret", "verify", "verify_text"]
+__all__ = ["Estimate", "Report", "ValueFault", "estimate", "interpret", "verify", "verify_text", "with_fixes"]
 
 
 def __getattr__(name: str) -> Any:

@@ -29,7 +29,14 @@ def ops_page() -> str:
     return document()
 
 
-PAGES: dict[str, Callable[[], str]] = {"docs/targets.md": targets_page, "docs/ops.md": ops_page}
+def rules_page() -> str:
+    """docs/rules.md from the rule modules."""
+    from tools.rule_pages import document
+
+    return document()
+
+
+PAGES: dict[str, Callable[[], str]] = {"docs/targets.md": targets_page, "docs/ops.md": ops_page, "docs/rules.md": rules_page}
 
 
 def outdated() -> list[str]:

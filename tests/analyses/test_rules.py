@@ -62,7 +62,7 @@ def emitted() -> dict[str, list[str]]:
     for path in files:
         text = path.read_text(encoding="utf-8")
         where = str(path.relative_to(ROOT))
-        ids = set() if where.startswith("analyses/rules/") else set(RULE_ID.findall(text))
+        ids = set() if path.parent.parent.name == "rules" else set(RULE_ID.findall(text))
         if where.startswith("cake_ir/text/") or where == "cake_ir/jsonform.py":
             ids |= {f"language/{name}" for name in TEXT_RULE.findall(text)}
         for one in ids:

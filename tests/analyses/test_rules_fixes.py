@@ -1,0 +1,87 @@
+"""Fixes: each offered one is verified on a copy, changes only what it says, and does not synchronise wider than needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analyses import verify_text, with_fixes
+from analyses.fixtext import Source, apply, call_argument, index_of, indices
+from cake_ir.diagnostics import Edit, Span
+
+KERNELS = {p.stem: p.read_text() for p in (Path(__file__).parents[2] / "corpus" / "kernels").glob("*.cake")}
+
+
+def drop(text: str, line: str, occurrence: int = 0) -> str:
+    """The text without the n-th line that reads `line`."""
+    lines = text.split("\n")
+    at = [i for i, one in enumerate(lines) if one.strip() == line][occurrence]
+    return "\n".join(lines[:at] + lines[at + 1 :])
+
+
+CASES = [
+    ("gemm_sm90", drop(KERNELS["gemm_sm90"], "sync(warpgroup)"), "sync(warpgroup)"),
+    ("gemm_sm80", drop(KERNELS["gemm_sm80"], "sync(math)", 1), "sync(math)"),
+    ("softmax", drop(KERNELS["softmax"], "sync(rows)"), "sync(rows)"),
+    ("gemm_sm100", KERNELS["gemm_sm100"].replace("drained[t - 2]", "drained[t - 3]"), "drained[t - 2]"),
+    ("gemm_sm100", drop(KERNELS["gemm_sm100"], "tmem_load_wait()"), "tmem_load_wait()"),
+    ("gemm_sm90", KERNELS["gemm_sm90"].replace("expect(full[n])", "arrive(full[n])"), "expect"),
+    ("gemm_sm90", KERNELS["gemm_sm90"].replace("expect(full[n])", "expect(full[n + 1])"), "full[n]"),
+    ("kmeans_assign", drop(KERNELS["kmeans_assign"], "arrive(free[n])"), "arrive(free[n])"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "text", "part"), CASES, ids=lambda x: x if isinstance(x, str) and len(x) < 30 else ""
+)
+def test_the_offered_fix_is_verified_and_names_the_missing_thing(kernel: str, text: str, part: str) -> None:
+    report = verify_text(text, fixes=True)
+    fixes = [f for d in report.diagnostics for f in d.fixes]
+    assert fixes and all(f.verified for f in fixes), [d.render() for d in report.diagnostics]
+    assert part in fixes[0].title or any(part in e.new for e in fixes[0].edits), fixes[0]
+    again = verify_text(apply(text, fixes[0].edits))
+    assert again.accepted, [d.render() for d in again.diagnostics]
+
+
+def test_a_fix_of_one_fault_is_offered_although_another_remains() -> None:
+    text = drop(drop(KERNELS["gemm_sm90"], "fence_async()"), "wait(full[n])")
+    report = verify_text(text, fixes=True)
+    tries = 0
+    while not report.accepted and tries < 3:
+        fix = next(f for d in report.diagnostics for f in d.fixes)
+        text = apply(text, fix.edits)
+        report = verify_text(text, fixes=True)
+        tries += 1
+    assert report.accepted and tries == 2
+
+
+def test_a_fault_without_a_mechanical_repair_gets_none() -> None:
+    text = KERNELS["gemm_sm90"].replace("cluster=2)", "cluster=32)")
+    report = verify_text(text, fixes=True)
+    assert not report.accepted and not [f for d in report.diagnostics for f in d.fixes]
+
+
+def test_no_time_means_no_fixes_and_the_same_findings() -> None:
+    text = drop(KERNELS["gemm_sm90"], "wait(full[n])")
+    found = verify_text(text).diagnostics
+    assert with_fixes(found, text, budget_s=0.0) == found
+
+
+def test_edits_apply_from_the_end_and_may_insert_at_the_end_of_the_text() -> None:
+    text = "a = 1\nb = 2"
+    edits = (
+        Edit(span=Span(line=1, col=5, end_line=1, end_col=6), new="10"),
+        Source(text).after(2, "c = 3"),
+    )
+    assert apply(text, edits) == "a = 10\nb = 2\nc = 3"
+
+
+def test_reading_calls_and_indices_of_a_line() -> None:
+    code = (
+        "tma_load(b_s[n].rows(half, BN // 2), b[col + half:, k * BK:], signal=full[n + f[1]].on(0), multicast=cluster)"
+    )
+    assert call_argument(code, "signal") == "full[n + f[1]].on(0)"
+    assert call_argument(code, "cache") is None
+    assert index_of(code, "full") == "n + f[1]" and index_of(code, "free") is None
+    assert indices(code)[0] == ("b_s", "n")
