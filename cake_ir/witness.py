@@ -30,6 +30,8 @@ from cake_ir.skeleton import (
 MAX_WITNESSES = 12
 DIM_LIMIT = 8192
 PROBE_LIMIT = 1200
+RUN_LIMIT = 20_000
+"""Events of one witness over all its agents; a shape that needs more is named as undecided."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def traces(bound: BoundKernel, witness: Witness) -> list[AgentTrace]:
     store = _TRACES.setdefault(bound, {})
     found = store.get(witness)
     if found is None:
-        found = compile_skeleton(bound).run(witness.shape, None, witness.sms, witness.oracle, witness.ctas)
+        skeleton = compile_skeleton(bound)
+        found = skeleton.run(witness.shape, None, witness.sms, witness.oracle, witness.ctas, limit=RUN_LIMIT)
         store[witness] = found
     return found
 
@@ -387,6 +390,7 @@ class _Search:
         unmet: list[str] = []
         for k, (goal, values, sms, uses) in enumerate(goals):
             self.second = k in (1, len(goals) - 1)
+            self.too_long = False
             witness, best = None, math.inf
             plain = tuple(
                 v if self.steps.get(i, ("", 0))[0] == "depth" else least
@@ -401,7 +405,8 @@ class _Search:
                         break
             if witness is None:
                 shape = ", ".join(f"{n}={v}" for n, v in zip(self.names, values, strict=True))
-                unmet.append(f"{goal}: not possible under `where` ({shape})")
+                why = f"longer than {RUN_LIMIT} events" if self.too_long else "not possible under `where`"
+                unmet.append(f"{goal}: {why} ({shape})")
             else:
                 chosen.setdefault((witness.dims, witness.sms, witness.oracle), witness)
         found = tuple(chosen.values())[:MAX_WITNESSES]
@@ -468,9 +473,11 @@ class _Search:
             w = Witness(tuple(zip(self.names, values, strict=False)), sms, first + last, count, oracle, goal)
             try:
                 found = traces(self.bound, w)
+            except SkeletonLimit:
+                self.too_long = True
+                continue
             except (
                 AssumeViolated,
-                SkeletonLimit,
                 ZeroDivisionError,
                 IndexError,
                 ValueError,

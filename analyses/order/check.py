@@ -111,15 +111,14 @@ def _properties(
         verdict: Verdict = "checked"
         if hit:
             verdict, reason = "refuted", ", ".join(hit)
+        elif not _relevant(name, bound, ops, derived):
+            out.append(Property(name, "proved", "all shapes", "the kernel has nothing of the kind"))
+            continue
         elif not ran or diagnostics:
             verdict, reason = (
                 "undecided",
                 "other findings come first" if diagnostics else "no witness shape could be run",
             )
-        elif not _relevant(name, bound, ops, derived):
-            verdict, scope_, reason = "proved", "all shapes", "the kernel has nothing of the kind"
-            out.append(Property(name, verdict, scope_, reason))
-            continue
         elif undecided:
             reason = f"goals not met: {'; '.join(undecided[:3])}"
         elif free and name == "progress":

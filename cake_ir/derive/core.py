@@ -39,16 +39,7 @@ def _derive(bound: BoundKernel) -> Derived:
     except SkeletonLimit:
         chosen, tally = WitnessSet((), (), ("the control skeleton is longer than the limit",)), arr.Tally()
     if not chosen.witnesses:
-        diagnostics.append(
-            error(
-                "derive/no-witness",
-                "derive",
-                "no shape within the limits satisfies `where` and gives a launch; nothing can be counted",
-                bound.span,
-                contract=contract("derive/no-witness"),
-                subject=Subject(kernel=bound.name),
-            )
-        )
+        diagnostics.append(_no_witness(bound, chosen))
         counts, sizes = {b: 1 for b in bound.barriers if b.kind == "mbarrier"}, {}
     else:
         counts, sizes, found = arr.settle(bound, tally)
@@ -79,6 +70,25 @@ def _derive(bound: BoundKernel) -> Derived:
         witnesses=chosen.witnesses,
         unmet_goals=chosen.unmet,
     )
+
+
+def _no_witness(bound: BoundKernel, chosen: WitnessSet) -> Diagnostic:
+    """Nothing could be run: an error, but only a warning where the runs are merely too long and no count is needed."""
+    long = [text for text in chosen.unmet if "longer than" in text]
+    why = (
+        f"every shape is {long[0].split(': ', 1)[1]}"
+        if long
+        else "no shape within the limits satisfies `where` and gives a launch"
+    )
+    found = error(
+        "derive/no-witness",
+        "derive",
+        f"{why}; nothing can be counted",
+        bound.span,
+        contract=contract("derive/no-witness"),
+        subject=Subject(kernel=bound.name),
+    )
+    return found if bound.barriers or not long else found.model_copy(update={"severity": "warning"})
 
 
 def launch_facts(bound: BoundKernel) -> LaunchFacts:

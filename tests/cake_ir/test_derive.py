@@ -179,6 +179,25 @@ def test_barrier_traffic_under_data() -> None:
     assert ("derive/data-dependent", "arrive(free[n])") in findings(text)[1]
 
 
+LONG = """
+@kernel(target="sm_90a")
+def spin(x: In[f32, M, 128], y: Out[f32, M, 128]):
+    launch(ctas=M)
+    one = role(warp, count=8)
+    with one as w:
+        for i in range(3000):
+            store(y[cta, :], load(x[cta, :], vec(4).cols[128]))
+"""
+
+
+def test_runs_beyond_the_limit_are_said_to_be_undecided() -> None:
+    d = derive(bound(LONG))
+    (found,) = d.diagnostics
+    assert (found.rule, found.severity) == ("derive/no-witness", "warning")
+    assert "longer than 20000 events" in found.message
+    assert d.ok and d.unmet_goals
+
+
 def test_every_rule_id_is_in_the_table() -> None:
     root = Path(cake_ir.derive.findings.__file__).parent
     used = {m for f in root.glob("*.py") for m in re.findall(r'"((?:derive|sync)/[a-z-]+)"', f.read_text())}
