@@ -296,11 +296,22 @@ def _causes(found: list[Diagnostic]) -> list[Diagnostic]:
     ]
     still = any(d.rule == "sync/use-not-advanced" for d in found)
     stray = {(d.subject.role, d.subject.resource) for d in found if d.rule == "derive/unexpected-bytes"}
-    out = []
-    torn = any(
-        d.rule == "schedule/grid-not-divisible" for d in found
-    )  # a cluster that is not whole counts nothing right
+    out: list[Diagnostic] = []
+    rules = {d.rule for d in found}
+    torn = "schedule/grid-not-divisible" in rules  # a cluster that is not whole counts nothing right
+    ragged = rules & {"hardware/setmaxnreg-range", "hardware/setmaxnreg-warpgroup"}  # no pool to add up
+    units: dict[tuple[Any, ...], int] = {}
     for d in found:
+        if ragged and d.rule == "sync/register-pool":
+            continue
+        if d.rule == "hardware/illegal-unit":  # a role of the wrong unit shows at each of its ops
+            who = (d.subject.kernel, d.subject.role, d.message.rpartition("here the unit is")[2])
+            if who in units:
+                first = out[units[who]]
+                also = (*first.related, Related(span=d.span, message=d.message))
+                out[units[who]] = first.model_copy(update={"related": also[:8]})
+                continue
+            units[who] = len(out)
         if torn and d.rule.startswith("derive/") and d.severity == "error":
             continue
         if d.rule == "derive/unequal-bytes" and (d.subject.role, d.subject.resource) in stray:

@@ -10,6 +10,13 @@ from cake_ir.ops.typing import Call, check, fit, panel_aligned, same_dtype, smem
 from cake_ir.ops.typing_sync import mbarrier
 
 
+def contiguous(call: Call, region: B.Region, rule: str) -> None:
+    """Asynchronous copies move rows of neighbouring elements: the last dimension has stride 1."""
+    stride = region.tensor.strides[-1]
+    if stride is not None and getattr(stride, "value", None) != 1:
+        call.fail(rule, f"the elements of a row of '{region.tensor.name}' are not neighbours: it declares a stride", "region")
+
+
 def writable(call: Call, region: B.Region, at: str, update: bool = False) -> None:
     """Out and InOut are written; atomics and reductions need InOut (or Out filled before)."""
     tensor = region.tensor
@@ -69,6 +76,7 @@ def tma_operands(call: Call) -> tuple[B.View, B.Region]:
                 "region",
                 "Driver API, tensor map: out-of-bound elements are those outside globalDim.",
             )
+    contiguous(call, region, "hardware/tma-inner-dimension")
     if [d.kind for d in region.dims][-1] == "index":
         call.fail(
             "hardware/tma-inner-dimension",
@@ -160,6 +168,7 @@ def _bulk(call: Call) -> tuple[B.View, B.Region]:
         )
     if (view.buffer.pitch % 16 and view.rows > 1) or not call.multiple(view.col0, max(1, 16 // size)):
         call.fail("hardware/operand-alignment", "bulk rows start at 16-byte addresses", "view")
+    contiguous(call, region, "hardware/bulk-rows")
     if region.dims[-1].kind == "index":
         call.fail("hardware/bulk-rows", "the innermost dimension must be kept: rows are contiguous", "region")
     return view, region
@@ -212,6 +221,7 @@ def _cp_async(call: Call) -> list[Any]:
             "view",
             "PTX ISA, cp.async: 4, 8 or 16 bytes.",
         )
+    contiguous(call, region, "hardware/cp-async-rows")
     if region.dims[-1].kind == "index":
         call.fail("hardware/cp-async-rows", "the innermost dimension must be kept", "region")
     if view.buffer.swizzle:

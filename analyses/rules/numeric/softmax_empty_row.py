@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from analyses.context import Context
+from analyses.context import Context, fragments_of
 from analyses.numeric import expressions, leaf, may_be_minus_infinity
 from analyses.rules import Rule
 from cake_ir.diagnostics import Diagnostic
@@ -60,6 +60,7 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
     if not any(x.op == "exp2" for _, x, _ in expressions(ctx)):
         return
     may = may_be_minus_infinity(ctx)
+    seen: set[frozenset[str]] = set()
     for stmt, x, _ in expressions(ctx):
         if x.op != "exp2":
             continue
@@ -70,6 +71,10 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
         if op == "fnma":
             left, right = args[2:], args[:2]
         if any(may(a) for a in left) and any(may(a) for a in right):
+            peaks = frozenset(f.name for a in right for f in fragments_of(a))
+            if peaks in seen:
+                continue  # one subtrahend, one finding
+            seen.add(peaks)
             yield ctx.finding(
                 RULE.id,
                 "warning",
