@@ -91,6 +91,14 @@ class WaitPhase:
                 self.span,
                 self.agent,
             )
+        if phase < need - 1:
+            raise ValueFault(
+                "lag",
+                f"wait for {self.ring.barrier.name}[{self.use}] comes when its slot is still at use "
+                f"{phase * s + self.use % s}: the parity of an earlier use lets it pass",
+                self.span,
+                self.agent,
+            )
         return phase == need
 
     def describe(self) -> str:

@@ -51,7 +51,7 @@ CONTRACTS = {
     "race-proxy": "Generic writes of shared memory reach the async proxy only after fence_async and an ordering.",
     "pending-register": "Registers of an asynchronous op belong to it until the wait that retires it.",
     "phase": "An arrival or a transaction of use n meets the phase n div stages of its slot.",
-    "lag": "A waiter is at most one completed phase behind its barrier.",
+    "lag": "A wait comes while its slot is at the use waited for, or at the next one: parity tells no more.",
     "arrivals": "Every use of a barrier gets the same number of arrivals.",
     "tx": "The bytes announced by expect are the bytes that the copies deliver.",
     "deadlock": "Every agent ends.",

@@ -263,15 +263,14 @@ def cumsum(c: Context, op: Op) -> None:
             assert all(offsets[b][along] > offsets[a][along] for a, b in pairwise(part))
             for a, b in pairwise(part):
                 c.out.line(f"{out}[{b}] = {out}[{a}] + {out}[{b}];")
-            total = c.hoist("total", ctype(tile.dtype), f"{out}[{part[-1]}]").strip()
-            running = c.names.fresh("running")
-            c.out.line(f"{ctype(tile.dtype)} {running} = {total};")
-            for d in distances:
-                step = d // distances[0]
-                up = c.hoist("up", ctype(tile.dtype), f"__shfl_up_sync(0xffffffffu, {running}, {d})")
-                c.out.line(f"if ({place} >= {step}) {running} = {running} + {up};")
-            before = c.hoist("before", ctype(tile.dtype), f"{running} - {total}") if not distances else ""
             if distances:
+                total = c.hoist("total", ctype(tile.dtype), f"{out}[{part[-1]}]").strip()
+                running = c.names.fresh("running")
+                c.out.line(f"{ctype(tile.dtype)} {running} = {total};")
+                for d in distances:
+                    step = d // distances[0]
+                    up = c.hoist("up", ctype(tile.dtype), f"__shfl_up_sync(0xffffffffu, {running}, {d})")
+                    c.out.line(f"if ({place} >= {step}) {running} = {running} + {up};")
                 shifted = c.hoist(
                     "shifted", ctype(tile.dtype), f"__shfl_up_sync(0xffffffffu, {running}, {distances[0]})"
                 )

@@ -188,4 +188,4 @@ def tinygemm() -> Program:
     x, w, bias = make.bf16(11, 1736), make.bf16(40, 1736), make.bf16(40)
     want = f64(x) @ f64(w).T + f64(bias)
     path = SKETCHES / "10_tinygemm_sm90.cake"
-    return Program(path, {"x": x, "w": w, "bias": bias}, {"out": want}, bindings={"STAGES": 2})
+    return Program(path, {"x": x, "w": w, "bias": bias}, {"out": want}, bindings={"STAGES": 4})
