@@ -76,7 +76,8 @@ def multicast(f: Any, d: Diagnostic) -> Iterator[Any]:
         code = src.line(n)
         if "multicast" not in code and code.endswith(")"):
             yield from _one(
-                "copy to all CTAs of the cluster: multicast=cluster", src.replace(n, code, f"{code[:-1]}, multicast=cluster)")
+                "copy to all CTAs of the cluster: multicast=cluster",
+                src.replace(n, code, f"{code[:-1]}, multicast=cluster)"),
             )
 
 

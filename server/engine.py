@@ -21,11 +21,13 @@ from server.catalog import Catalog
 from server.errors import BadArgument, EngineError, Missing
 from server.evaluate import Evaluator
 from server.failures import Ruling, Symptom, rule_on, shape_of
+from server.limits import computation_limit
 from server.programs import Program, Programs, Ref, Unit, Value, apply_edits
 from server.results import Artifact, Detail, Result, TextEdit, add_diagnostics, clean, fit, plain
 from server.store import DEFAULT_LIMIT_BYTES, Store, digest, is_id
 
-VERIFY_WAIT_S = 60.0
+VERIFY_S = 30.0
+VERIFY_WAIT_S = 120.0
 
 
 def default_workspace() -> Path:
@@ -100,10 +102,10 @@ class Engine:
             )
         program = self.programs.load(ref)
         units = self.programs.units(program)
-        diagnostics = [*program.diagnostics, *(d for u in units for d in u.diagnostics)]
+        diagnostics = [*self._fixed(program, None, program.diagnostics, detail)]
+        for unit in units:
+            diagnostics += self._fixed(program, unit, unit.diagnostics, detail)
         errors = sum(d.severity == "error" for d in diagnostics)
-        if errors:
-            diagnostics = self._with_fixes(program, diagnostics)
         result = Result(summary="", status="rejected" if errors else "ok", ids=_ids(program, units))
         add_diagnostics(result, diagnostics, program.text, detail)
         if errors:
@@ -143,8 +145,6 @@ class Engine:
             failed = [d.rule for d in (*unit.diagnostics, *report.diagnostics) if d.severity == "error"]
             self.store.put_verdict(unit.variant_id, program.source_id, "rejected" if failed else "accepted", failed)
         errors = [d for d in diagnostics if d.severity == "error"]
-        if errors:
-            diagnostics = self._with_fixes(program, diagnostics)
         result = Result(
             summary="", status="rejected" if errors else "accepted", ids=_ids(program, units), artifacts=artifacts
         )
@@ -172,7 +172,7 @@ class Engine:
         """The verifier's report on one bound kernel. One analysis at a time: two cores, and pure Python work."""
         assert unit.bound is not None
         verify = _need("analyses", "verify")
-        with self._one_analysis():
+        with self._one_analysis(), computation_limit("verifying", VERIFY_S):
             return verify(unit.bound)
 
     @contextmanager
@@ -187,13 +187,6 @@ class Engine:
             yield
         finally:
             self._verify_lock.release()
-
-    def _with_fixes(self, program: Program, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-        """The findings with repairs that were verified on a copy of the text, found within a time budget."""
-        fixes = _need("analyses", "with_fixes")
-        ref = program.ref
-        with self._verify_lock:
-            return list(fixes(diagnostics, program.text, bindings=ref.bindings, target=ref.target, kernel=ref.kernel))
 
     def _fixed(
         self, program: Program, unit: Unit | None, diagnostics: Sequence[Diagnostic], detail: Detail
@@ -248,7 +241,8 @@ class Engine:
         shape = {clean(k, 64): v for k, v in shape.items()}
         self._check_shape(unit, shape)
         try:
-            found = estimate(unit.bound, shape)
+            with computation_limit("estimating", VERIFY_S):
+                found = estimate(unit.bound, shape)
         except CakeError as exc:
             return self._refused(program, [unit], [exc.diagnostic], "cannot be estimated at this shape", detail)
         result = Result(summary=_estimate_summary(unit, shape, found), status="ok", ids=_ids(program, [unit]))
