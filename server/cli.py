@@ -43,12 +43,16 @@ class Command(click.Group):
     """Turns anticipated failures into one line on stderr and exit code 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        from cake_ir.diagnostics import CakeError
         from server.errors import EngineError
 
         try:
             return super().invoke(ctx)
         except EngineError as exc:
             click.echo(f"error[{exc.code}]: {exc.message}" + (f"\n  {exc.next}" if exc.next else ""), err=True)
+            ctx.exit(2)
+        except CakeError as exc:
+            click.echo(f"error[{exc.diagnostic.rule}]: {exc.diagnostic.message}", err=True)
             ctx.exit(2)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from cake_ir.diagnostics import CakeError, Diagnostic
 from server.catalog import Catalog
 from server.errors import BadArgument, EngineError, Missing
@@ -25,6 +27,8 @@ from server.limits import computation_limit
 from server.programs import Program, Programs, Ref, Unit, Value, apply_edits
 from server.results import Artifact, Detail, Result, TextEdit, add_diagnostics, clean, fit, plain
 from server.store import DEFAULT_LIMIT_BYTES, Store, digest, is_id
+
+_log = structlog.get_logger("cake.engine")
 
 VERIFY_S = 30.0
 VERIFY_WAIT_S = 120.0
@@ -184,23 +188,36 @@ class Engine:
                 "try again later",
             )
         try:
-            yield
+            with computation_limit("verifying", VERIFY_S):
+                return verify(unit.bound)
+        except (EngineError, CakeError):
+            raise
+        except Exception as exc:
+            raise self._verifier_crashed(unit, exc) from exc
         finally:
             self._verify_lock.release()
 
-    def _fixed(
-        self, program: Program, unit: Unit | None, diagnostics: Sequence[Diagnostic], detail: Detail
-    ) -> Sequence[Diagnostic]:
-        """The findings with repairs that were verified on copies; unchanged when there are no errors or the text is oversized.
+    def _verifier_crashed(self, unit: Unit, exc: Exception) -> EngineError:
+        """A fault of an analysis is evidence too: kept with the program that shows it, owner verifier."""
+        _log.exception("verifier crashed", variant=unit.variant_id)
+        failure_id = self.record_failure_of_ours(unit, f"{type(exc).__name__}: {exc}")
+        return EngineError(
+            "internal/verifier-crashed",
+            f"an analysis failed on this program ({type(exc).__name__}); recorded as {failure_id}, owner verifier",
+            "the program is kept as evidence; change it slightly and verify again",
+        )
 
-        Seconds at most, and one search at a time, like every analysis.
-        """
-        if not program.source_id or not any(d.severity == "error" for d in diagnostics):
-            return diagnostics
-        with_fixes = _need("analyses.fixes", "with_fixes")
-        of = {"bindings": unit.bindings, "target": unit.target, "kernel": unit.kernel} if unit else {}
-        with self._one_analysis():
-            return with_fixes(diagnostics, program.text, most=3 if detail == "detailed" else 1, **of)
+    def record_failure_of_ours(self, unit: Unit, observed: str) -> str:
+        failure_id = digest("f", "verifier", "crash", "analysis", shape_of(observed))
+        reason = "an analysis failed instead of answering"
+        record = {
+            "reason": reason,
+            "variant_id": unit.variant_id,
+            "code": "internal/verifier-crashed",
+            "observed": clean(observed),
+        }
+        self.store.put_failure(failure_id, "verifier", "crash", record)
+        return failure_id
 
     def _keep_report(self, unit: Unit, report: Any) -> list[Artifact]:
         out = []

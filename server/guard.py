@@ -34,6 +34,10 @@ def main(argv: list[str]) -> None:
         # A GPU process maps far more address space than it uses, so only the CPU worker gets these limits.
         resource.setrlimit(resource.RLIMIT_AS, (24 * 2**30, 24 * 2**30))
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**30, 2**30))
+    else:
+        # The server bounds its own address space; a CUDA context needs far more of it.
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
     sys.argv = [argv[1]]
     runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
 

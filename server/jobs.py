@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from cake_ir.diagnostics import CakeError
 from server.errors import Cancelled, EngineError
 from server.results import Result
 from server.store import Store, digest
@@ -117,6 +118,8 @@ class Jobs:
             result.status = "cancelled"
         except EngineError as exc:
             result = exc.result()
+        except CakeError as exc:
+            result = EngineError(exc.diagnostic.rule, exc.diagnostic.message, exc.diagnostic.contract).result()
         except Exception:
             _log.exception("job failed", job=job.job_id, kind=job.kind)
             result = internal_error(job.job_id)

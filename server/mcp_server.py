@@ -20,6 +20,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
+from cake_ir.diagnostics import CakeError
 from server import __version__
 from server.engine import Engine
 from server.errors import BadArgument, EngineError, UnknownId
@@ -375,6 +376,8 @@ def guarded(work: Callable[[], Result]) -> Result:
         return work()
     except EngineError as exc:
         return exc.result()
+    except CakeError as exc:
+        return EngineError(exc.diagnostic.rule, exc.diagnostic.message, exc.diagnostic.contract).result()
     except Exception:
         reference = f"ref_{secrets.token_hex(8)}"
         _log.exception("unexpected failure", reference=reference)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cake_ir.diagnostics import CakeError, Diagnostic
 from server.errors import BadArgument, UnknownId
+from server.limits import computation_limit
 from server.results import TextEdit, clean, occurrences
 from server.store import Store, digest, is_id
 
@@ -26,6 +27,8 @@ Value = bool | int | float | str
 
 MAX_TEXT = 256 * 1024
 MAX_EDITS = 64
+PARSE_S = 10.0
+BIND_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,8 @@ class Programs:
         except UnicodeEncodeError:
             raise BadArgument("the text holds characters that are not valid Unicode", "send plain UTF-8 text") from None
         source_id = self._store.put_source(text)
-        parsed = parse(text)
+        with computation_limit("parsing", PARSE_S):
+            parsed = parse(text)
         ir_id = content_id(parsed.file) if parsed.file is not None else ""
         return Program(text, source_id, ir_id, parsed.file, tuple(parsed.diagnostics), Ref())
 
@@ -217,7 +221,8 @@ class Programs:
         if unit is None:
             assert program.file is not None
             try:
-                done = bind(program.file, bindings, target, kernel.name)
+                with computation_limit("typing", BIND_S):
+                    done = bind(program.file, bindings, target, kernel.name)
                 bound, diagnostics = done.bound, tuple(done.diagnostics)
             except CakeError as exc:
                 bound, diagnostics = None, (exc.diagnostic,)

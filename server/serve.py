@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -23,6 +24,7 @@ from server.worker import kill_all
 _log = structlog.get_logger("cake.serve")
 
 MIN_TOKEN = 16
+MAX_ADDRESS_SPACE = 8 * 2**30
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
@@ -103,6 +105,13 @@ def http_app(cake: CakeServer, token: str, port: int) -> Any:
     return BearerGuard(app, token)
 
 
+def bound_memory() -> None:
+    """A soft limit on this process: a program that makes an analysis run away ends in an answer, not in a dead server."""
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    wanted = MAX_ADDRESS_SPACE if hard == resource.RLIM_INFINITY else min(MAX_ADDRESS_SPACE, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+
+
 def leave(engine: Engine, cake: CakeServer, code: int) -> None:
     """End children, close the store, exit at once: a worker thread may sit in a call that cannot be interrupted."""
     cake.close()
@@ -121,6 +130,7 @@ async def _on_signal(engine: Engine, cake: CakeServer) -> None:
 
 def serve_stdio(engine: Engine) -> None:
     """Serve one client on stdin and stdout until it closes stdin."""
+    bound_memory()
     cake = CakeServer(engine)
 
     async def main() -> None:
@@ -139,6 +149,7 @@ def serve_http(engine: Engine, port: int, token: str) -> None:
     """Serve on 127.0.0.1:port (0 picks a free port, named on stderr). Raises BadArgument when the port is taken."""
     import uvicorn
 
+    bound_memory()
     cake = CakeServer(engine)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
