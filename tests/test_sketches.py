@@ -106,8 +106,6 @@ class Compiled:
 
 
 HOPPER = (r"UTMALDG\..*", r"HGMMA\.64x128x16\.F32\.BF16.*", r"SYNCS\.PHASECHK\..*", r"USETMAXREG\..*")
-# the score accumulator is rewritten only if there is a next block, so ptxas waits after every product
-SERIAL = frozenset({"lowering/wgmma-serialized"})
 # two accumulators, two operands and the squares are all alive: the verifier's register budget warns of it
 SPILLS = frozenset({"lowering/register-spill"})
 BUILDS: dict[str, Compiled] = {
@@ -126,8 +124,8 @@ BUILDS: dict[str, Compiled] = {
         for kernel, code in (("rmsnorm", (r"LDG\.E\.128.*", r"MUFU\.RSQ")), ("softmax", (r"MUFU\.EX2", r"BAR\.SYNC.*")))
         for target in ("sm_80", "sm_90a", "sm_100a")
     },
-    "attention": Compiled("06_attention_sm90", "attention_fwd", "sm_90a", HOPPER, flaws=SERIAL),
-    "attention full": Compiled("06_attention_sm90", "attention_fwd", "sm_90a", HOPPER, {"CAUSAL": False}, SERIAL),
+    "attention": Compiled("06_attention_sm90", "attention_fwd", "sm_90a", HOPPER),
+    "attention full": Compiled("06_attention_sm90", "attention_fwd", "sm_90a", HOPPER, {"CAUSAL": False}),
     "kda prefill": Compiled("07_kda", "kda_prefill", "sm_90a", (r"UTMALDG\..*", r"HMMA\.16816\.F32\.BF16.*", r"LDSM\..*T.*")),
     "kda decode sm_90a": Compiled("07_kda", "kda_decode", "sm_90a", (r"LDG\.E.*\.128.*", r"ACQBULK")),
     "kda decode sm_100a": Compiled("07_kda", "kda_decode", "sm_100a", (r"LDG\.E.*\.128.*", r"ACQBULK")),

@@ -10,6 +10,7 @@ from cake_ir.bound import (
     BarUse,
     BoundKernel,
     Buffer,
+    Let,
     Op,
     Region,
     Role,
@@ -66,6 +67,7 @@ class Context:
     maps: dict[Any, str] = field(default_factory=dict)
     scalars_used: dict[ScalarVar, str] = field(default_factory=dict)
     accumulators: set[Any] = field(default_factory=set)
+    filled_accumulators: set[Any] = field(default_factory=set)
     open_fragments: list[Any] = field(default_factory=list)
     wgmma_open: set[str] = field(default_factory=set)
     wgmma_groups: list[frozenset[str]] = field(default_factory=list)
@@ -96,6 +98,11 @@ class Context:
             s.operands["acc"].frag
             for s in walk(self.kernel.body)
             if isinstance(s, Op) and s.name == "wgmma" and isinstance(s.operands["acc"], VFrag)
+        }
+        self.filled_accumulators = {
+            s.frag
+            for s in walk(self.kernel.body)
+            if isinstance(s, Let) and s.value is not None and s.frag in self.accumulators
         }
         # mbarriers order accesses of one CTA by default. Only plain accesses to a peer's shared memory, or to global memory
         # that CTAs of a cluster hand to each other, need the costlier cluster scope; copies signal their own completion.
@@ -233,6 +240,17 @@ class Context:
             if needed and frag.type.dtype.name in ("f32", "i32", "u32", "bf16", "f16", "e4m3", "e5m2"):
                 self.hold(self.tiles.name(frag))
         self.fresh_values.clear()
+
+    def settle_accumulators(self, but: str) -> None:
+        """Ahead of a product: accumulators of other products that were assigned since the last wait.
+
+        The compiler would set them where a loop starts, behind this product; ptxas then serialises the products (C7515).
+        """
+        fresh = [f for f in self.fresh_values if f in self.filled_accumulators and f in self.open_fragments]
+        for frag in dict.fromkeys(fresh):
+            if self.tiles.name(frag) != but:
+                self.hold(self.tiles.name(frag))
+        self.fresh_values = [f for f in self.fresh_values if f not in self.accumulators]
 
     def hold(self, name: str) -> None:
         """Tie an array to this place of the text: it is written before, and read behind."""

@@ -244,6 +244,7 @@ def wgmma(c: Context, op: Op) -> None:
     mb = matrix_operand(c, b)
     b_name = _descriptor(c, op, "b", mb, descriptor_bits(mb, WGMMA_LAYOUT, 62), steps)
     overwrites = isinstance(init, SConst) and bool(init.value)
+    c.settle_accumulators(d_name)
     if not overwrites:
         c.hold(d_name)
     c.out.line(f"{c.helpers.add(*forms.WGMMA_FENCE)}();")
