@@ -31,7 +31,7 @@ def with_fixes(
     budget_s: float = 2.0,
     most: int = 1,
 ) -> tuple[Diagnostic, ...]:
-    """The diagnostics, the first errors among them with verified fixes (at most `most` each).
+    """The diagnostics, each with its contract, the first errors among them with verified fixes (at most `most` each).
 
     Args:
         diagnostics: the findings on `text`, as verify or verify_text gave them; order is kept.
@@ -39,8 +39,9 @@ def with_fixes(
         budget_s: seconds of this thread's processor time for all candidates together; what is not tried in time is not
             offered. Processor time, so that a busy machine does not change what is offered.
     """
-    from analyses.verifier import verify_text
+    from analyses.verifier import verify_text, with_contract
 
+    diagnostics = [with_contract(d) for d in diagnostics]
     source = Source(text)
     until = time.thread_time() + budget_s
     errors = [d for d in diagnostics if d.severity == "error"]

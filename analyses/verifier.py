@@ -284,7 +284,18 @@ def _tidy(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     for d in _causes(list(found)):
         key = (d.rule, d.span.line, d.span.col, d.subject.resource)
         kept.setdefault(key, d)
-    return tuple(sorted(kept.values(), key=lambda d: (_SEVERITY[d.severity], d.span.line, d.span.col, d.rule)))
+    found = (with_contract(d) for d in kept.values())
+    return tuple(sorted(found, key=lambda d: (_SEVERITY[d.severity], d.span.line, d.span.col, d.rule)))
+
+
+def with_contract(d: Diagnostic) -> Diagnostic:
+    """The diagnostic with the broken contract in one sentence, taken from the rule's page where the finder gave none."""
+    if d.contract:
+        return d
+    from analyses.rules import contract_of
+
+    text = contract_of(d.rule)
+    return d.model_copy(update={"contract": text}) if text else d
 
 
 def _causes(found: list[Diagnostic]) -> list[Diagnostic]:

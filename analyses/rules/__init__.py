@@ -86,6 +86,16 @@ def registry() -> dict[str, Page]:
     return dict(sorted(found.items()))
 
 
+@lru_cache(maxsize=512)
+def contract_of(rule_id: str) -> str:
+    """The broken rule in one sentence, from its page ("" for a rule without page)."""
+    found = registry().get(rule_id)
+    doc = " ".join((found.module.__doc__ or "").split()) if found else ""
+    start, end = doc.find("**Checks.** "), doc.find(" **Why.**")
+    text = doc[start + len("**Checks.** ") : end] if 0 <= start < end else ""
+    return text[: text.find(". ") + 1] if ". " in text else text
+
+
 def page(rule_id: str) -> Page:
     """One rule's page; raises CakeError `language/unknown-rule` with close names."""
     table = registry()
