@@ -176,8 +176,13 @@ class Engine:
         """The verifier's report on one bound kernel. One analysis at a time: two cores, and pure Python work."""
         assert unit.bound is not None
         verify = _need("analyses", "verify")
-        with self._one_analysis(), computation_limit("verifying", VERIFY_S):
-            return verify(unit.bound)
+        try:
+            with self._one_analysis(), computation_limit("verifying", VERIFY_S):
+                return verify(unit.bound)
+        except (EngineError, CakeError):
+            raise
+        except Exception as exc:
+            raise self._verifier_crashed(unit, exc) from exc
 
     @contextmanager
     def _one_analysis(self) -> Iterator[None]:
@@ -188,12 +193,7 @@ class Engine:
                 "try again later",
             )
         try:
-            with computation_limit("verifying", VERIFY_S):
-                return verify(unit.bound)
-        except (EngineError, CakeError):
-            raise
-        except Exception as exc:
-            raise self._verifier_crashed(unit, exc) from exc
+            yield
         finally:
             self._verify_lock.release()
 
