@@ -197,6 +197,26 @@ class Engine:
         finally:
             self._verify_lock.release()
 
+    def _fixed(
+        self, program: Program, unit: Unit | None, diagnostics: Sequence[Diagnostic], detail: Detail
+    ) -> Sequence[Diagnostic]:
+        """The findings with repairs that were verified on copies; unchanged without errors or for an oversized text.
+
+        Seconds at most, and one search at a time, like every analysis. A search that fails costs the fixes only.
+        """
+        if not program.source_id or not any(d.severity == "error" for d in diagnostics):
+            return diagnostics
+        with_fixes = _need("analyses.fixes", "with_fixes")
+        of = {"bindings": unit.bindings, "target": unit.target, "kernel": unit.kernel} if unit else {}
+        try:
+            with self._one_analysis(), computation_limit("repairing", VERIFY_S):
+                return with_fixes(diagnostics, program.text, most=3 if detail == "detailed" else 1, **of)
+        except EngineError:
+            return diagnostics
+        except Exception:
+            _log.exception("the search for fixes failed", source=program.source_id)
+            return diagnostics
+
     def _verifier_crashed(self, unit: Unit, exc: Exception) -> EngineError:
         """A fault of an analysis is evidence too: kept with the program that shows it, owner verifier."""
         _log.exception("verifier crashed", variant=unit.variant_id)
