@@ -22,9 +22,13 @@ def kmeans_assign(x: In[bf16, B, N, D], c: In[bf16, B, C, D], c_sq: In[f32, B, C
     x_free = mbarrier(arrivals=4 * WG)
     full = mbarrier(stages=STAGES, arrivals=1)
     free = mbarrier(stages=STAGES, arrivals=4 * WG)
+    turn = named_barrier(WG)
 
     t = 0
     n = 0
+    with math as wg:
+        if wg == WG - 1:
+            arrive(turn[0])
     for b, tile in tiles.persistent():
         row = tile * BN
         with producer:
@@ -45,8 +49,10 @@ def kmeans_assign(x: In[bf16, B, N, D], c: In[bf16, B, C, D], c_sq: In[f32, B, C
                 sq = load(c_sq[b, k * BC:], wgmma_d.cols[BC], fill=inf)
                 acc = fragment(f32, wgmma_d[64, BC])
                 wait(full[n])
+                sync(turn[wg])
                 wgmma(acc, points, c_s[n], init=True)
                 wgmma_commit()
+                arrive(turn[(wg + 1) % WG])
                 wgmma_wait(0)
                 arrive(free[n])
                 if k == 0:
@@ -62,3 +68,6 @@ def kmeans_assign(x: In[bf16, B, N, D], c: In[bf16, B, C, D], c_sq: In[f32, B, C
             low, index = row_argmin(best, nearest + col_index(best))
             store(label[b, row + 64 * wg:], index)
         t += 1
+    with math as wg:
+        if wg == 0:
+            sync(turn[0])
