@@ -401,7 +401,8 @@ class _Search:
                     distance, found_one = self.try_witness(candidate, sms, k, uses, goal)
                     if found_one is not None and distance < best:
                         witness, best = found_one, distance
-                    if distance == 0:
+                    # a goal about tiles is met by the tiles, however many uses its shape gives
+                    if distance == 0 or (witness is not None and "tiles" in goal and candidate != plain):
                         break
             if witness is None:
                 shape = ", ".join(f"{n}={v}" for n, v in zip(self.names, values, strict=True))
