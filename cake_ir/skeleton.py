@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from cake_ir.bound import (
     Assume,
@@ -48,6 +47,7 @@ from cake_ir.events import (
     tainted_scalars,
     tracked_fragments,
 )
+from cake_ir.memo import memo
 
 __all__ = [
     "AgentTrace",
@@ -459,12 +459,6 @@ def _region(r: Region) -> Callable[[_Run], RegionAt]:
     return at
 
 
-_CACHE: WeakKeyDictionary[BoundKernel, Skeleton] = WeakKeyDictionary()
-
-
 def compile_skeleton(bound: BoundKernel) -> Skeleton:
     """The skeleton of a kernel, compiled once per bound object."""
-    found = _CACHE.get(bound)
-    if found is None:
-        found = _CACHE[bound] = Skeleton(bound)
-    return found
+    return memo(bound, "skeleton", lambda: Skeleton(bound))

@@ -12,9 +12,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from cake_ir.bound import Assume, BoundKernel, Op, SConst, SOp, SVar, sx_vars, walk
+from cake_ir.memo import memo
 from cake_ir.skeleton import (
     AgentTrace,
     AssumeViolated,
@@ -65,21 +65,14 @@ class WitnessSet:
     unmet: tuple[str, ...]
 
 
-_CACHE: WeakKeyDictionary[BoundKernel, WitnessSet] = WeakKeyDictionary()
-_TRACES: WeakKeyDictionary[BoundKernel, dict[Witness, list[AgentTrace]]] = WeakKeyDictionary()
-
-
 def witnesses(bound: BoundKernel) -> WitnessSet:
     """The witness set of a kernel, computed once per bound object."""
-    found = _CACHE.get(bound)
-    if found is None:
-        found = _CACHE[bound] = _Search(bound).choose()
-    return found
+    return memo(bound, "witnesses", lambda: _Search(bound).choose())
 
 
 def traces(bound: BoundKernel, witness: Witness) -> list[AgentTrace]:
     """The agent traces of a witness, run once."""
-    store = _TRACES.setdefault(bound, {})
+    store: dict[Witness, list[AgentTrace]] = memo(bound, "traces", dict)
     found = store.get(witness)
     if found is None:
         skeleton = compile_skeleton(bound)

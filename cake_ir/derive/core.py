@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 from cake_ir.bound import BoundKernel, Op, Role, walk
 from cake_ir.derive import arrivals as arr
 from cake_ir.derive.findings import contract
@@ -11,6 +9,7 @@ from cake_ir.derive.maps import guards, tensor_maps
 from cake_ir.derive.memory import memory_map, uses_op
 from cake_ir.derive.model import Derived, LaunchFacts, NamedKey, RegisterChange
 from cake_ir.diagnostics import Diagnostic, Subject, error
+from cake_ir.memo import memo
 from cake_ir.skeleton import SkeletonLimit
 from cake_ir.witness import WitnessSet, witnesses
 
@@ -18,16 +17,11 @@ REGISTER_FILE = 65_536
 MAX_REGISTERS = 255
 NAMED_BARRIERS = 15
 
-_CACHE: WeakKeyDictionary[BoundKernel, Derived] = WeakKeyDictionary()
-
 
 def derive(bound: BoundKernel) -> Derived:
     """The derived facts of a kernel (cached by identity). Never raises for a faulty program: findings are in
     `diagnostics`, and a fact that could not be derived has a harmless default."""
-    found = _CACHE.get(bound)
-    if found is None:
-        found = _CACHE[bound] = _derive(bound)
-    return found
+    return memo(bound, "derived", lambda: _derive(bound))
 
 
 def _derive(bound: BoundKernel) -> Derived:
