@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from functools import cache
 
 import pytest
@@ -102,3 +104,17 @@ def test_compiles_to_what_it_says(at: tuple[str, str]) -> None:
     assert made.occupancy.blocks_per_sm >= 1
     missing = [p for p in CODE[at[0]] if made.sass.count(p) == 0]
     assert not missing, sorted(made.sass.counts)
+
+
+def test_verified_kernels_are_freed() -> None:
+    """A server verifies thousands of variants: nothing that it computed about one may keep it."""
+    entry = next(iter(ENTRIES.values()))
+    alive = []
+    for _ in range(3):
+        bound = bound_of(entry, entry.targets[0])
+        verify(bound)
+        emit(bound)
+        alive.append(weakref.ref(bound))
+        del bound
+    gc.collect()
+    assert [r() for r in alive] == [None] * 3
