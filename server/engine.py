@@ -27,6 +27,16 @@ from server.limits import computation_limit
 from server.programs import Program, Programs, Ref, Unit, Value, apply_edits
 from server.results import Artifact, Detail, Result, TextEdit, add_diagnostics, clean, fit, plain
 from server.store import DEFAULT_LIMIT_BYTES, Store, digest, is_id
+from server.wording import (
+    binding_args,
+    by_verdict,
+    counted,
+    estimate_summary,
+    ids_of,
+    other_targets,
+    repair_next,
+    unit_facts,
+)
 
 _log = structlog.get_logger("cake.engine")
 
@@ -110,20 +120,20 @@ class Engine:
         for unit in units:
             diagnostics += self._fixed(program, unit, unit.diagnostics, detail)
         errors = sum(d.severity == "error" for d in diagnostics)
-        result = Result(summary="", status="rejected" if errors else "ok", ids=_ids(program, units))
+        result = Result(summary="", status="rejected" if errors else "ok", ids=ids_of(program, units))
         add_diagnostics(result, diagnostics, program.text, detail)
         if errors:
             layer = "does not parse" if program.file is None else "is not well-typed"
             result.summary = (
-                f"{program.name} {layer}: {_count(errors, 'error')}, first at line {result.diagnostics[0].line}"
+                f"{program.name} {layer}: {counted(errors, 'error')}, first at line {result.diagnostics[0].line}"
             )
-            result.next = _repair_next(program)
+            result.next = repair_next(program)
         else:
             names = ", ".join(f"{u.kernel} for {u.target}" for u in units)
             result.summary = f"{program.name} is well-formed and typed ({names}); not verified yet"
-            result.next = f"verify(ir_id={program.ir_id!r}{_binding_args(program.ref)})"
+            result.next = f"verify(ir_id={program.ir_id!r}{binding_args(program.ref)})"
         if detail == "detailed":
-            result.data["kernels"] = [_unit_facts(program, u) for u in units]
+            result.data["kernels"] = [unit_facts(program, u) for u in units]
         return fit(result, detail)
 
     # ---- verify ----------------------------------------------------------------------------------------------------
@@ -150,26 +160,26 @@ class Engine:
             self.store.put_verdict(unit.variant_id, program.source_id, "rejected" if failed else "accepted", failed)
         errors = [d for d in diagnostics if d.severity == "error"]
         result = Result(
-            summary="", status="rejected" if errors else "accepted", ids=_ids(program, units), artifacts=artifacts
+            summary="", status="rejected" if errors else "accepted", ids=ids_of(program, units), artifacts=artifacts
         )
         add_diagnostics(result, diagnostics, program.text, detail)
-        result.data["properties"] = _by_verdict(properties) if detail == "concise" else properties
-        skipped += _other_targets(program, units)
+        result.data["properties"] = by_verdict(properties) if detail == "concise" else properties
+        skipped += other_targets(program, units)
         if skipped:
             result.data["not_checked"] = skipped
         if errors:
             first = result.diagnostics[0]
             result.summary = (
-                f"{program.name} is rejected: {_count(len(errors), 'error')}, first at line {first.line}: {first.rule}"
+                f"{program.name} is rejected: {counted(len(errors), 'error')}, first at line {first.line}: {first.rule}"
             )
-            result.next = _repair_next(program)
+            result.next = repair_next(program)
         else:
             where = ", ".join(f"{u.kernel} ({u.target})" for u in units)
             warnings = sum(d.severity == "warning" for d in diagnostics)
             result.summary = f"{program.name} is accepted: {where}" + (
-                f", {_count(warnings, 'warning')}" if warnings else ""
+                f", {counted(warnings, 'warning')}" if warnings else ""
             )
-            result.next = f"estimate_cost(ir_id={program.ir_id!r}{_binding_args(program.ref)}, shape={{...}})"
+            result.next = f"estimate_cost(ir_id={program.ir_id!r}{binding_args(program.ref)}, shape={{...}})"
         return fit(result, detail)
 
     def report(self, unit: Unit) -> Any:
@@ -282,14 +292,14 @@ class Engine:
                 found = estimate(unit.bound, shape)
         except CakeError as exc:
             return self._refused(program, [unit], [exc.diagnostic], "cannot be estimated at this shape", detail)
-        result = Result(summary=_estimate_summary(unit, shape, found), status="ok", ids=_ids(program, [unit]))
+        result = Result(summary=estimate_summary(unit, shape, found), status="ok", ids=ids_of(program, [unit]))
         result.data = plain(found)
         if detail == "concise":
             result.data["limiters"] = result.data["limiters"][:3]
         result.artifacts = [
             self.store.put_artifact(unit.variant_id, "estimate", json.dumps(plain(found), indent=1, ensure_ascii=False))
         ]
-        result.next = f"compile_and_bench(ir_id={program.ir_id!r}{_binding_args(program.ref)}, contract=...)"
+        result.next = f"compile_and_bench(ir_id={program.ir_id!r}{binding_args(program.ref)}, contract=...)"
         return fit(result, detail)
 
     def _check_shape(self, unit: Unit, shape: Mapping[str, int]) -> None:
@@ -324,12 +334,12 @@ class Engine:
     def _refused(
         self, program: Program, units: Sequence[Unit], diagnostics: Sequence[Diagnostic], why: str, detail: Detail
     ) -> Result:
-        result = Result(summary="", status="rejected", ids=_ids(program, units))
+        result = Result(summary="", status="rejected", ids=ids_of(program, units))
         add_diagnostics(result, diagnostics, program.text, detail)
         errors = sum(d.severity == "error" for d in diagnostics)
         first = result.diagnostics[0]
-        result.summary = f"{program.name} {why}: {_count(errors, 'error')}, first at line {first.line}: {first.rule}"
-        result.next = _repair_next(program)
+        result.summary = f"{program.name} {why}: {counted(errors, 'error')}, first at line {first.line}: {first.rule}"
+        result.next = repair_next(program)
         return fit(result, detail)
 
     # ---- failures --------------------------------------------------------------------------------------------------
@@ -462,9 +472,6 @@ class Engine:
         return fit(result, "detailed")
 
 
-# ---- small shared forms -------------------------------------------------------------------------------------------
-
-
 def _need(module: str, name: str) -> Any:
     """An attribute of a package below; a coded answer when the installation lacks it."""
     import importlib
@@ -490,69 +497,3 @@ def _text_of(obj: Mapping[str, Any]) -> str:
             code="args/json-form",
         )
     return print_file(parsed.file)
-
-
-def _ids(program: Program, units: Sequence[Unit]) -> dict[str, str]:
-    out = dict(program.ids)
-    if len(units) == 1:
-        out["variant_id"] = units[0].variant_id
-    elif units:
-        out |= {f"variant_id.{u.kernel}": u.variant_id for u in units[:6]}
-    return out
-
-
-def _binding_args(ref: Ref) -> str:
-    out = f", bindings={json.dumps(dict(ref.bindings))}" if ref.bindings else ""
-    out += f", target={ref.target!r}" if ref.target else ""
-    return out + (f", kernel={ref.kernel!r}" if ref.kernel else "")
-
-
-def _repair_next(program: Program) -> str:
-    if not program.source_id:
-        return "send a text of at most 262144 bytes"
-    base = program.ir_id or program.source_id
-    return (
-        f"repair with propose_ir(base_id={base!r}, edits=[{{old, new}}]); verified `fixes` can be sent back as they are"
-    )
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
-
-
-def _other_targets(program: Program, units: Sequence[Unit]) -> list[str]:
-    """Targets that the program names and this call did not look at."""
-    if program.file is None or program.ref.target is not None:
-        return []
-    named = {k.name: k.targets for k in program.file.kernels}
-    rest = {u.kernel: [t for t in named[u.kernel] if t != u.target] for u in units}
-    return [f"{kernel} for {', '.join(others)}: pass target=" for kernel, others in rest.items() if others]
-
-
-def _unit_facts(program: Program, unit: Unit) -> dict[str, Any]:
-    assert program.file is not None
-    kernel = next(k for k in program.file.kernels if k.name == unit.kernel)
-    return {
-        "kernel": unit.kernel,
-        "target": unit.target,
-        "targets": list(kernel.targets),
-        "bindings": unit.bindings,
-        "tunables": [t.name for t in kernel.tunables],
-        "tensors": [t.name for t in kernel.tensors],
-    }
-
-
-def _by_verdict(properties: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Names of properties under proved, checked, refuted, undecided; the detailed form says why."""
-    out: dict[str, Any] = {}
-    for p in properties:
-        out.setdefault(p["verdict"], []).append(p["name"])
-    return out
-
-
-def _estimate_summary(unit: Unit, shape: Mapping[str, int], found: Any) -> str:
-    dims = ",".join(f"{k}={v}" for k, v in shape.items())
-    return (
-        f"{unit.kernel} at {dims} on {unit.target}: estimated {found.time_us:.4g} us, no schedule below "
-        f"{found.floor_us:.4g} us, bound by {found.bound_by} (uncalibrated model, not a measurement)"
-    )
