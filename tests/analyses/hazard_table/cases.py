@@ -20,6 +20,7 @@ BASES = {
     "b2": DATA / "hazards" / "b2_gemm_sm80.cake",
     "b3": DATA / "hazards" / "b3_pair_sm100.cake",
     "b4": DATA / "sketches" / "06_attention_sm90.cake",
+    "ampere_alias": ROOT / "corpus" / "kernels" / "gemm_sm80.cake",
     "persistent": ROOT / "corpus" / "kernels" / "gemm_sm90.cake",
 }
 DEFAULTS: dict[str, dict[str, Any]] = {"b4": {"D": 64}}

@@ -355,7 +355,8 @@ CASES: list[Case] = [
         "H46",
         "b1",
         LOAD,
-        "                x = tmem_load(acc_t[t].cols(64 * j, 64), tmem_d[128, 64])\n                if j == 3:\n                    arrive(drained[t])\n"
+        "                x = tmem_load(acc_t[t].cols(64 * j, 64), tmem_d[128, 64])\n                if j == 3:\n"
+        "                    arrive(drained[t])\n"
         "                tmem_load_wait()\n                store(d[row:, col + 64 * j:], cast(x, bf16))\n",
         "data/tmem-load-wait",
         "arrive(drained[t])",
