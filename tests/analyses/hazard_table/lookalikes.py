@@ -48,7 +48,8 @@ CASES: list[Case] = [
                 "        store(y[0:, :], x)\n",
             ),
             (
-                "    with second:\n        wait(stored[0])\n        z = tmem_load(s_t, tmem_d[128, 128])\n        tmem_load_wait()\n        store(y[0:, :], z)\n",
+                "    with second:\n        wait(stored[0])\n        z = tmem_load(s_t, tmem_d[128, 128])\n"
+                "        tmem_load_wait()\n        store(y[0:, :], z)\n",
                 "",
             ),
             ("    second = role(warpgroup)\n", ""),
