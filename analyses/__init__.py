@@ -12,6 +12,7 @@ _HOME = {
     "Estimate": "analyses.cost",
     "estimate": "analyses.cost",
     "interpret": "analyses.value",
+    "interpret_program": "analyses.value.program",
     "ValueFault": "analyses.value",
     "Report": "analyses.report",
     "verify": "analyses.verifier",
@@ -19,7 +20,17 @@ _HOME = {
     "with_fixes": "analyses.fixes",
 }
 
-__all__ = ["Estimate", "Report", "ValueFault", "estimate", "interpret", "verify", "verify_text", "with_fixes"]
+__all__ = [
+    "Estimate",
+    "Report",
+    "ValueFault",
+    "estimate",
+    "interpret",
+    "interpret_program",
+    "verify",
+    "verify_text",
+    "with_fixes",
+]
 
 
 def __getattr__(name: str) -> Any:

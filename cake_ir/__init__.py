@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cake_ir.binding import BindResult, bind
+    from cake_ir.binding.program import bind_program
     from cake_ir.ident import content_id, variant_id
     from cake_ir.jsonform import from_json, json_schema, to_json
     from cake_ir.text import ParseResult, parse, print_file
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _HOME = {
     "BindResult": "cake_ir.binding",
     "bind": "cake_ir.binding",
+    "bind_program": "cake_ir.binding.program",
     "ParseResult": "cake_ir.text",
     "parse": "cake_ir.text",
     "print_file": "cake_ir.text",
@@ -31,6 +33,7 @@ __all__ = [
     "BindResult",
     "ParseResult",
     "bind",
+    "bind_program",
     "content_id",
     "from_json",
     "json_schema",

@@ -45,7 +45,7 @@ def bind(
     """
     try:
         chosen = _choose(file, kernel)
-        table = _target(chosen, target)
+        table = choose_target(chosen, target)
         values = tunables(chosen, bindings or {})
     except CakeError as fault:
         return BindResult(None, (fault.diagnostic,))
@@ -119,7 +119,8 @@ def _choose(file: S.File, kernel: str | None) -> S.Kernel:
     )
 
 
-def _target(kernel: S.Kernel, target: str | None) -> Any:
+def choose_target(kernel: S.Kernel, target: str | None) -> Any:
+    """The target's table; raises CakeError for one the kernel is not written for."""
     from cake_ir import targets
 
     for t in kernel.targets:
@@ -145,7 +146,7 @@ def _target(kernel: S.Kernel, target: str | None) -> Any:
     return targets.get(target or kernel.targets[0])
 
 
-def tunables(kernel: S.Kernel, bindings: dict[str, Binding]) -> dict[str, Any]:
+def tunables(kernel: S.Kernel | S.Program, bindings: dict[str, Binding]) -> dict[str, Any]:
     """Values of all tunables: the defaults overridden by `bindings`; raises CakeError for a value outside its domain."""
     known = {t.name for t in kernel.tunables}
     given: dict[str, Binding] = {}

@@ -18,7 +18,7 @@ MAX_STATEMENTS = 60_000  # after unrolling; keeps a hostile program from exhaust
 class Context:
     """Mutable state of one kernel's binding."""
 
-    def __init__(self, kernel: S.Kernel, target: Any, tunables: dict[str, Any]) -> None:
+    def __init__(self, kernel: S.Kernel | S.Program, target: Any, tunables: dict[str, Any]) -> None:
         self.kernel = kernel
         self.target = target
         self.tunables = tunables
