@@ -43,11 +43,12 @@ def bulk_depth(f: Any, d: Diagnostic) -> Iterator[Any]:
     waits = src.find(r"^bulk_wait(_read)?\(", lines)
     for w in waits:
         m = re.search(r"(bulk_wait(?:_read)?)\((\d+)\)", src.line(w))
-        for k in range(int(m.group(2)) - 1, -1, -1) if m else ():
+        if m is None:
+            continue
+        name, depth = m.group(1), int(m.group(2))
+        for k in range(depth - 1, -1, -1):
             if wanted is None or k <= depths[0]:
-                yield from _one(
-                    f"wait for older groups: {m.group(1)}({k})", src.replace(w, m.group(0), f"{m.group(1)}({k})")
-                )
+                yield from _one(f"wait for older groups: {name}({k})", src.replace(w, m.group(0), f"{name}({k})"))
     if d.rule == "sync/bulk-read-at-exit":
         yield from _drain(f, d, lines)
         return

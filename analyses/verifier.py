@@ -7,7 +7,6 @@ it makes meaningless, and the report says so. Static facts are *proved*; the ord
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -164,13 +163,6 @@ def _static(ctx: Context, layer: str) -> list[Diagnostic]:
 
 def _order(bound: BoundKernel, derived: Derived) -> tuple[list[Diagnostic], list[Property], list[str]]:
     """Findings, properties and coverage of the order reading."""
-    if importlib.util.find_spec("analyses.order.check") is None:
-        why = "this build has no order reading"
-        return (
-            [],
-            [Property("progress", "undecided", "none", why), Property("data order", "undecided", "none", why)],
-            [],
-        )
     from analyses.order import check_order
 
     result = check_order(bound, derived)
