@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import weakref
 from functools import cache
+from typing import Any
 
 import pytest
 
-from analyses import interpret, verify
+from analyses import estimate, interpret, verify
 from cake_ir import bind, parse, print_file
 from cake_ir.bound import BoundKernel
-from corpus import check_cpu, contracts, kernels
+from corpus import check_cpu, contracts, kernels, results
 from corpus.contract import Shape
 from corpus.kernels import CorpusKernel
 from lowering import Build, build, emit
@@ -44,7 +45,7 @@ CODE: dict[str, tuple[str, ...]] = {
 """SASS mnemonics that a kernel must show, by hand from what it is for."""
 
 
-def bound_of(entry: CorpusKernel, target: str, **more: int) -> BoundKernel:
+def bound_of(entry: CorpusKernel, target: str, **more: Any) -> BoundKernel:
     """The kernel bound as its index entry says, with further tunables."""
     parsed = parse(entry.text(), entry.file)
     assert parsed.file is not None, [d.render() for d in parsed.diagnostics]
@@ -118,3 +119,14 @@ def test_verified_kernels_are_freed() -> None:
         del bound
     gc.collect()
     assert [r() for r in alive] == [None] * 3
+
+
+def test_no_measurement_beats_the_floor() -> None:
+    """Committed times lie above what the device could do at best, and within twice the estimate."""
+    rows = [r for r in results() if r.stale is None]
+    assert rows
+    by_name = {k.name: k for k in kernels()}
+    for row in rows:
+        entry = by_name[row.kernel]
+        done = estimate(bound_of(entry, row.target or entry.targets[0], **row.bindings), dict(row.shape))
+        assert done.floor_us <= done.time_us <= row.time_us <= 2 * done.time_us, (row.kernel, row.shape, row.time_us)
