@@ -21,6 +21,13 @@ LOAD = (
 )
 BULK = "                with elected():\n                    bulk_wait_read(1)\n"
 
+TAIL = (
+    "            if (j + 1) * BK > length:\n"
+    "                zero = fragment(bf16, vec(8, D // 8)[BK // 2, D], 0)\n"
+    "                store(v_s[j].rows(BK // 2 * wg, BK // 2), zero, when=row_index(zero) + (j * BK + BK // 2 * wg) >= length)\n"
+    "                fence_async()\n                sync(math)\n"
+)
+
 CASES: list[Case] = [
     # H24 thread stores, then a TMA store, without a fence of every writer in between
     case("H24", "b0", "        fence_async()\n", "", "data/proxy-fence-missing-write", "stmatrix("),
@@ -426,6 +433,7 @@ CASES: list[Case] = [
     case("H59", "b1", "where(K > 0, ", "where(", "data/uninitialised-memory", "x = tmem_load"),
     case("H59", "b0", "where(K > 0, ", "where(", "data/uninitialised-register", "stmatrix("),
     # H80 rows past the valid length enter a product
+    case("H80", "b4", TAIL, "", "data/tail-not-zeroed", "wgmma(out, weights"),
     # H85 an accumulating output that nothing cleared
     case(
         "H85",
