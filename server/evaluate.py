@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cake_ir.diagnostics import CakeError, Diagnostic
-from server.errors import BadArgument
+from server import __version__
+from server.errors import BadArgument, Missing
 from server.gpu_work import COMPILE_TIMEOUT_S, NO_GPU, NO_GPU_NEXT, GpuWork, as_error, bench_row, device_name, job_of
 from server.programs import Program, Ref, Unit
 from server.results import Detail, Result, add_diagnostics, clean, fit, plain
@@ -103,10 +104,18 @@ class Evaluator(GpuWork):
         refused = self._engine.rejection(program, detail)
         if refused is not None:
             return refused
-        unit = self._engine.accepted_unit(program)
         control = control or Control()
-        run = self._check_cpu if on == "cpu" else self._check_gpu
-        return fit(run(program, unit, spec, shapes, fresh, control, detail), detail)
+        if on == "cpu":
+            unit = self._engine.accepted_unit(program)
+            return fit(self._check_cpu(program, unit, spec, shapes, fresh, control, detail), detail)
+        return self._on_gpu(
+            ref,
+            contract,
+            "checking on the GPU",
+            control,
+            detail,
+            lambda p, u, s: self._check_gpu(p, u, s, shapes, fresh, control, detail),
+        )
 
     def _check_cpu(
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
@@ -189,12 +198,14 @@ class Evaluator(GpuWork):
         detail: Detail = "concise",
     ) -> Result:
         """Time an accepted kernel beside the contract's baselines."""
+        control = control or Control()
         return self._on_gpu(
             ref,
             contract,
             "timing",
+            control,
             detail,
-            lambda p, u, s: self._bench(p, u, s, shapes, fresh, control or Control(), detail),
+            lambda p, u, s: self._bench(p, u, s, shapes, fresh, control, detail),
         )
 
     def profile(
@@ -207,16 +218,24 @@ class Evaluator(GpuWork):
         detail: Detail = "concise",
     ) -> Result:
         """Profile an accepted kernel at one shape (the contract's first tuning shape when none is given)."""
+        control = control or Control()
         return self._on_gpu(
             ref,
             contract,
             "profiling",
+            control,
             detail,
-            lambda p, u, s: self._profile(p, u, s, shape, control or Control(), detail),
+            lambda p, u, s: self._profile(p, u, s, shape, control, detail),
         )
 
     def _on_gpu(
-        self, ref: Ref, contract: str, what: str, detail: Detail, work: Callable[[Program, Unit, Any], Result]
+        self,
+        ref: Ref,
+        contract: str,
+        what: str,
+        control: Control,
+        detail: Detail,
+        work: Callable[[Program, Unit, Any], Result],
     ) -> Result:
         """The gates first, so that a machine without a GPU still says what is wrong with the program."""
         program = self._engine.programs.load(ref)
@@ -224,10 +243,11 @@ class Evaluator(GpuWork):
         refused = self._engine.rejection(program, detail)
         if refused is not None:
             return refused
-        unit = self._engine.accepted_unit(program)
         if not self._engine.catalog.gpu_indices():
-            return self.unavailable(program, unit, what)
-        return fit(work(program, unit, spec), detail)
+            return self.unavailable(program, self._engine.accepted_unit(program), what)
+        program = self.for_device(program, control)
+        refused = self._engine.rejection(program, detail)
+        return refused or fit(work(program, self._engine.accepted_unit(program), spec), detail)
 
     def _check_gpu(
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
@@ -332,6 +352,16 @@ class Evaluator(GpuWork):
         refused = self._engine.rejection(program, detail)
         if refused is not None:
             return refused
+        gpu = bool(self._engine.catalog.gpu_indices())
+        why = NO_GPU
+        if gpu and spec is not None and until != "compile":
+            try:
+                program = self.for_device(program, control)
+            except Missing as exc:
+                gpu, why = False, exc.message
+            refused = self._engine.rejection(program, detail)
+            if refused is not None:
+                return refused
         unit = self._engine.accepted_unit(program)
         done = self._build(program, unit, control, detail)
         if done.status != "passed" or spec is None or until == "compile":
@@ -339,7 +369,7 @@ class Evaluator(GpuWork):
         given = shapes if shapes is not None and not isinstance(shapes, str) else "boundary"
         small = _interpretable(spec, given)
         steps = [("check-cpu", lambda: self._check_cpu(program, unit, spec, small, fresh, control, detail))]
-        if self._engine.catalog.gpu_indices():
+        if gpu:
             steps.append(("check-gpu", lambda: self._check_gpu(program, unit, spec, given, fresh, control, detail)))
             if until == "bench":
                 timed = shapes or "tuning"
@@ -349,16 +379,26 @@ class Evaluator(GpuWork):
             done = _joined(done, name, part)
             if part.status != "passed":
                 return fit(done, detail)
-        if until == "bench" and not self._engine.catalog.gpu_indices():
-            done.data["bench"] = {"status": "unavailable", "reason": NO_GPU}
-            done.summary += f"; not timed: {NO_GPU}"
+        if until == "bench" and not gpu:
+            done.data["bench"] = {"status": "unavailable", "reason": why}
+            done.summary += f"; not timed: {why}"
             done.next = NO_GPU_NEXT
         return fit(done, detail)
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 
+    def _key(self, spec: Any, kind: str, what: Mapping[str, Any]) -> str:
+        """What evidence depends on besides the variant: contract, shapes, this version, and for the GPU also the
+        compiler and the very device."""
+        from lowering.compile import compiler_id
+
+        parts = [__version__, spec.digest, kind, dict(what)]
+        if kind != "check-cpu":
+            parts += [compiler_id(), self.device(Control()).get("uuid", "")]
+        return digest("k", *parts)
+
     def _stored(self, unit: Unit, spec: Any, kind: str, what: Mapping[str, Any]) -> dict[str, Any] | None:
-        key = digest("k", what, spec.digest)
+        key = self._key(spec, kind, what)
         for row in reversed(self._engine.store.measurements(unit.variant_id, spec.name, kind)):
             if row["record"].get("key") == key:
                 return {**row["record"]["raw"], "reused": True}
@@ -374,7 +414,7 @@ class Evaluator(GpuWork):
         verdict: str,
         raw: Mapping[str, Any],
     ) -> str:
-        record = {"key": digest("k", what, spec.digest), "contract_digest": spec.digest, "raw": plain(raw)}
+        record = {"key": self._key(spec, kind, what), "contract_digest": spec.digest, "raw": plain(raw)}
         return self._engine.store.put_measurement(
             unit.variant_id, spec.name, dict(plain(what)), device, kind, verdict, record
         )

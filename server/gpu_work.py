@@ -7,6 +7,7 @@ nothing and reads no program text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cake_ir.diagnostics import Diagnostic
@@ -39,10 +40,43 @@ class GpuWork:
             raise Missing("gpu/none", NO_GPU, NO_GPU_NEXT)
         return found[0]
 
-    def unavailable(self, program: Program, unit: Unit, what: str) -> Result:
+    def device(self, control: Control) -> dict[str, Any]:
+        """What the GPU is (see lowering.runtime.DeviceInfo). Raises Missing gpu/none or gpu/unusable."""
+        index = self._gpu()
+        if index not in self._devices:
+            with gpu_lock(index, control):
+                return self._probe(index, control)
+        return self._devices[index]
+
+    def for_device(self, program: Program, control: Control) -> Program:
+        """The program bound for the target of this machine's GPU; an explicit target has to be that one.
+
+        A cubin loads on its own architecture only: a program for sm_80 and sm_90a runs on an H200 as sm_90a.
+        Raises Missing gpu/other-target when the program names no such target.
+        """
+        from cake_ir import targets
+
+        if program.file is None:
+            return program
+        device = self.device(control)
+        here = tuple(device["compute_capability"])
+        wanted = program.ref.kernel
+        named = [t for k in program.file.kernels if wanted in (None, k.name) for t in k.targets]
+        fitting = [t for t in dict.fromkeys(named) if tuple(targets.get(t).compute_capability) == here]
+        target = program.ref.target or (fitting[0] if fitting else "")
+        if target not in fitting:
+            raise Missing(
+                "gpu/other-target",
+                f"{device['name']} (compute capability {here[0]}.{here[1]}) does not run "
+                f"{target or ', '.join(dict.fromkeys(named))}",
+                "add the GPU's target to @kernel(target=...) if the program is legal there, or name it with target=",
+            )
+        return replace(program, ref=replace(program.ref, target=target))
+
+    def unavailable(self, program: Program, unit: Unit, what: str, why: str = NO_GPU) -> Result:
         """The answer to GPU work on a machine without one: what still works, never a guess."""
         return Result(
-            summary=f"{what} is unavailable: {NO_GPU}",
+            summary=f"{what} is unavailable: {why}",
             status="unavailable",
             code="gpu/none",
             ids={**program.ids, "variant_id": unit.variant_id},

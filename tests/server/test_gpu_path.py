@@ -16,9 +16,9 @@ from server.engine import Engine
 from server.errors import EngineError, Missing
 from server.programs import Ref
 from server.worker import WorkerDied, run_worker
-from tests.server.conftest import KMEANS
+from tests.server.conftest import KMEANS, ROOT
 
-DEVICE = {"name": "Test device", "sms": 4, "driver": "13.0"}
+DEVICE = {"name": "Test device", "sms": 4, "driver": "13.0", "uuid": "00", "compute_capability": [9, 0]}
 SHAPE = {"B": 1, "N": 130, "C": 200, "D": 64}
 
 
@@ -132,3 +132,18 @@ def test_a_device_that_does_not_answer_is_named(engine: Engine, monkeypatch: pyt
     with pytest.raises(Missing) as caught:
         engine.evaluate.bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE])
     assert caught.value.code == "gpu/unusable"
+
+
+def test_a_program_for_several_targets_runs_as_the_one_of_the_device(engine: Engine, played: Played) -> None:
+    text = (ROOT / "corpus/kernels/rmsnorm.cake").read_text()
+    got = engine.evaluate.check(Ref(text=text), "rmsnorm", [{"M": 3, "D": 1024}], on="gpu")
+    assert got.status == "passed" and played.jobs[0].target == "sm_90a"
+
+
+def test_a_target_that_the_device_does_not_run_is_named(engine: Engine, played: Played) -> None:
+    text = (ROOT / "corpus/kernels/rmsnorm.cake").read_text()
+    with pytest.raises(Missing) as caught:
+        engine.evaluate.check(Ref(text=text, target="sm_80"), "rmsnorm", [{"M": 3, "D": 1024}], on="gpu")
+    assert caught.value.code == "gpu/other-target" and "9.0" in caught.value.message
+    whole = engine.evaluate.compile_and_bench(Ref(text=text, target="sm_80"), "rmsnorm", [{"M": 3, "D": 1024}])
+    assert whole.status == "passed" and "does not run sm_80" in whole.data["bench"]["reason"] and not played.jobs
