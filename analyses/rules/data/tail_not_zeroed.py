@@ -26,7 +26,7 @@ RULE = Rule(
     layer="resources",
     title="Rows behind a valid length enter a product",
     source="IEEE 754: 0 * NaN and 0 * infinity are NaN; Dao-AILab/flash-attention pull request 2407",
-    line=20,
+    line=19,
 )
 
 REJECTED = """
