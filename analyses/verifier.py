@@ -16,9 +16,11 @@ from analyses.ledger import ledger
 from analyses.memory import memory_table
 from analyses.registers import budget
 from analyses.report import LAYERS, Property, Report
+from cake_ir.binding.program import KernelLaunch
 from cake_ir.bound import BoundKernel
 from cake_ir.derive import Derived, derive
 from cake_ir.diagnostics import CakeError, Diagnostic, Related
+from cake_ir.syntax import File
 
 Binding = int | float | bool | str
 
@@ -88,11 +90,12 @@ def verify_text(
     fixes: bool = False,
     name: str = "<text>",
 ) -> Report:
-    """Parse, bind and verify a text. With several kernels and no `kernel`, all of them, one report.
+    """Parse, bind and verify a text. With several kernels and no `kernel`, all of them (with a @program: as its launches bind
+    them), one report.
 
     fixes: look for machine-applicable repairs as well (each one verified on a copy), see `analyses.fixes`.
     """
-    from cake_ir import bind, parse
+    from cake_ir import parse
 
     parsed = parse(text, name)
     if parsed.file is None:
@@ -100,22 +103,7 @@ def verify_text(
             _tidy(parsed.diagnostics), skipped=tuple(f"{layer}: the text does not parse" for layer in LAYERS[1:])
         )
     else:
-        names = (
-            [kernel] if kernel is not None or len(parsed.file.kernels) == 1 else [k.name for k in parsed.file.kernels]
-        )
-        reports = []
-        for one in names:
-            result = bind(parsed.file, dict(bindings or {}), target, one, name)
-            if result.bound is None:
-                reports.append(
-                    Report(
-                        _tidy(result.diagnostics),
-                        skipped=tuple(f"{layer}: the program does not bind" for layer in LAYERS[2:]),
-                    )
-                )
-            else:
-                reports.append(verify(result.bound))
-        report = reports[0] if len(reports) == 1 else _join(reports)
+        report = _verify_file(parsed.file, dict(bindings or {}), target, kernel, name)
     if fixes and not report.accepted:
         from dataclasses import replace
 
@@ -127,7 +115,32 @@ def verify_text(
     return report
 
 
+def _verify_file(file: File, bindings: dict[str, Binding], target: str | None, kernel: str | None, name: str) -> Report:
+    """All kernels that are asked for; with a @program, as its launches bind them."""
+    from cake_ir import bind, bind_program
+
+    if file.program is not None and kernel is None:
+        bound = bind_program(file, bindings, target)
+        if bound.program is None:
+            return Report(_tidy(bound.diagnostics), skipped=_unbound())
+        launched = {id(s.kernel): s.kernel for s in bound.program.steps if isinstance(s, KernelLaunch)}
+        return _join([verify(k) for k in launched.values()])
+    names = [kernel] if kernel is not None or len(file.kernels) == 1 else [k.name for k in file.kernels]
+    reports = []
+    for one in names:
+        result = bind(file, bindings, target, one, name)
+        reports.append(verify(result.bound) if result.bound else Report(_tidy(result.diagnostics), skipped=_unbound()))
+    return _join(reports)
+
+
+def _unbound() -> tuple[str, ...]:
+    return tuple(f"{layer}: the program does not bind" for layer in LAYERS[2:])
+
+
 def _join(reports: list[Report]) -> Report:
+    """One report of several kernels; the memory table is per kernel, so it is kept for one only."""
+    if len(reports) == 1:
+        return reports[0]
     return Report(
         _tidy(d for r in reports for d in r.diagnostics),
         tuple(p for r in reports for p in r.properties),
