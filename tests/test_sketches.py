@@ -17,13 +17,15 @@ import numpy as np
 import pytest
 
 from analyses import ValueFault, interpret, verify
-from cake_ir import bind, content_id, from_json, parse, print_file, to_json
+from analyses.value.program import interpret_program
+from cake_ir import bind, bind_program, content_id, from_json, parse, print_file, to_json
+from cake_ir.binding.program import BoundProgram
 from cake_ir.bound import BoundKernel
 from lowering import Build, build, emit
 from tests.reference import Problem
 from tests.reference.attention import attention
 from tests.reference.delta import decode, prefill
-from tests.reference.experts import down, routing, up
+from tests.reference.experts import down, routing, up, whole
 from tests.reference.products import gemm, tinygemm
 from tests.reference.rows import rmsnorm, softmax
 from tests.reference.search import kmeans, neighbours
@@ -266,6 +268,38 @@ def test_moe_kernels_in_sequence() -> None:
     mid = interpret(bound_of(RUNS["moe up"]), problem.tensors)
     second = down(ROUTE, mid["h"], mid["sh"], 256, 50)
     assert not second.judge(interpret(bound_of(RUNS["moe down"]), second.tensors, schedule="late:store"))
+
+
+def _program(file: str, **bindings: Any) -> BoundProgram:
+    parsed = parse((SKETCHES / f"{file}.cake").read_text(), file)
+    assert parsed.file is not None
+    done = bind_program(parsed.file, bindings)
+    assert done.program is not None, [d.render() for d in done.diagnostics]
+    return done.program
+
+
+@pytest.mark.parametrize("schedule", ["greedy", "random:11", "starve:math", "starve:producer"])
+def test_program_of_experts(schedule: str) -> None:
+    """fill, two products, workspaces: from routed rows to the summed output."""
+    problem = whole(ROUTE, 256, 128, 50)
+    assert not problem.judge(interpret_program(_program("09_moe_fp8_sm90"), problem.tensors, schedule=schedule))
+
+
+def test_the_judge_of_the_program_can_say_no() -> None:
+    problem = whole(ROUTE, 256, 128, 50)
+    assert not problem.judge(problem.right)
+    without = problem.right["out"].copy()
+    without[int(ROUTE.token[0])] = 0
+    assert problem.judge({"out": without})
+    assert problem.judge({"out": -problem.right["out"]})
+
+
+def test_program_of_neighbours() -> None:
+    queries, _, width, parts, k = KNN
+    first, second = neighbours(*KNN)
+    program = _program("08_knn_sm90", D=width, PARTS=parts, KNN=k)
+    out = interpret_program(program, {**first.tensors, "nearest": np.zeros((queries, k), np.int32)})
+    assert not second.judge(out)
 
 
 @pytest.mark.parametrize("name", RUNS)

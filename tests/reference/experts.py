@@ -110,3 +110,28 @@ def down(route: Routing, h: np.ndarray, sh: np.ndarray, k: int, tokens: int) -> 
         lambda out: outside("out", out["out"], want, bound),
         {"out": want.astype(BF16)},
     )
+
+
+def whole(route: Routing, k: int, hidden: int, tokens: int) -> Problem:
+    """Both products: out[token[r]] += weight[r] * (silu(gate) * up)[r] w2[e]^T. The hidden rows lose 2^-4 to e4m3."""
+    first = up(route, k, hidden)
+    second = down(route, first.right["h"], first.right["sh"], k, tokens)
+    t1, t2 = first.tensors, second.tensors
+    tensors = {
+        "x": t1["x"], "sx": t1["sx"], "w1": t1["w"], "s1": t1["sw"], "w2": t2["w"], "s2": t2["sw"], "offsets": route.offsets,
+        "token": route.token, "weight": route.weight, "out": t2["out"],
+    }  # fmt: skip
+    a, b = _scaled(t1["x"], t1["sx"]), _blocks(t1["w"], t1["sw"])
+    c = _blocks(t2["w"], t2["sw"])
+    want, size = np.zeros((tokens, k)), np.zeros((tokens, k))
+    for e in range(len(route.offsets) - 1):
+        for r in range(route.offsets[e], route.offsets[e + 1]):
+            t = route.token[r]
+            if t < 0:
+                continue
+            both = b[e] @ a[r]
+            y = both[:hidden] * sigmoid(both[:hidden]) * both[hidden:]
+            want[t] += float(route.weight[r]) * (c[e] @ y)
+            size[t] += float(route.weight[r]) * (np.abs(c[e]) @ np.maximum(np.abs(y), np.abs(y).max() * 2.0**-6))
+    bound = (2.0**-4 + 2.0**-6) * size
+    return Problem(tensors, lambda out: outside("out", out["out"], want, bound), {"out": want.astype(BF16)})
