@@ -314,6 +314,7 @@ def _causes(found: list[Diagnostic]) -> list[Diagnostic]:
     stray = {(d.subject.role, d.subject.resource) for d in found if d.rule == "derive/unexpected-bytes"}
     out: list[Diagnostic] = []
     rules = {d.rule for d in found}
+    lost = "derive/unexpected-bytes" in rules  # a copy without its announcement skews every count behind it
     torn = "schedule/grid-not-divisible" in rules  # a cluster that is not whole counts nothing right
     ragged = rules & {"hardware/setmaxnreg-range", "hardware/setmaxnreg-warpgroup"}  # no pool to add up
     units: dict[tuple[Any, ...], int] = {}
@@ -328,6 +329,8 @@ def _causes(found: list[Diagnostic]) -> list[Diagnostic]:
                 out[units[who]] = first.model_copy(update={"related": also[:8]})
                 continue
             units[who] = len(out)
+        if lost and d.rule == "derive/unequal-arrivals":
+            continue
         if torn and d.rule.startswith("derive/") and d.severity == "error":
             continue
         if d.rule == "derive/unequal-bytes" and (d.subject.role, d.subject.resource) in stray:

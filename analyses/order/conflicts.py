@@ -56,6 +56,7 @@ def conflict(m: Accesses, p: Access, a: Access, v: ViewAt, before: str, mode: st
         steps=tuple(steps),
         group=group,
     )
+    m.log.pairs.setdefault(key, (buffer, frozenset((p.event.node.span, a.event.node.span))))
     if root(p.unit).role is not root(a.unit).role:
         m.log.across.add(key)
     if name == rule.SLOT_REUSE and p.engine == "tma":
@@ -161,6 +162,12 @@ def _too_early(p: Access, a: Access, what: str) -> tuple[str, Event, Unit, str]:
     return rule.UNSYNCED_READ, p.event, p.unit, f"{pn} reads {what}; nothing orders it after {an} by {a.unit.label}"
 
 
+def _signal(x: Access) -> tuple[Any, ...] | None:
+    """The very completion that a copy signals, when it is in shared memory of one CTA."""
+    bar = x.event.vals.get("signal")
+    return None if bar is None else (bar.barrier, bar.cta, bar.use, x.event.path, x.unit)
+
+
 def _tma(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
     an = name_of(a.event)
     if a.engine != "tma" and p.use != a.use:
@@ -170,6 +177,15 @@ def _tma(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -
             p.unit,
             f"{name_of(p.event)} refills the slot of {what} with use {p.use} while {a.unit.label} may still use it "
             f"({an}): no wait for its release comes before the copy",
+        )
+    if a.engine == "tma" and _signal(p) is not None and _signal(p) == _signal(a):
+        m.log.doubled = True
+        return (
+            rule.WRITE_IN_FLIGHT,
+            a.event,
+            a.unit,
+            f"{an} fills {what}, which {name_of(p.event)} already fills for the same use of its barrier: one of the two "
+            "goes to the wrong place",
         )
     if a.engine == "tma":
         return (

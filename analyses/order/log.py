@@ -34,6 +34,8 @@ class Log:
         self.across: set[tuple[Any, ...]] = set()
         self.raced: set[str] = set()
         self.reuse: dict[tuple[Any, ...], str] = {}
+        self.pairs: dict[tuple[Any, ...], tuple[str, frozenset[Span]]] = {}  # buffer and the two ops of a conflict
+        self.doubled = False  # two copies fill one place for one use, so another place stays empty
 
     def begin(self, witness: Witness) -> None:
         self.witness = witness
@@ -98,7 +100,7 @@ class Log:
             k: d
             for k, d in data.items()
             if d.rule not in (rule.UNINIT_MEMORY, rule.OVERLAY_READ)
-            or (d.span not in faulty and d.subject.resource not in self.raced)
+            or (d.span not in faulty and d.subject.resource not in self.raced and not self.doubled)
         }
         # a missing sync inside one role shows at several ops and in several guises
         for role in {d.subject.role for d in data.values()}:
@@ -109,6 +111,15 @@ class Log:
         pending = [k for k, d in data.items() if d.rule in (rule.ACC_READ_EARLY, rule.WGMMA_RELEASE)]
         for k in sorted(pending, key=lambda k: data[k].span.line)[1:]:
             del data[k]
+        seen: dict[tuple[str, frozenset[Span]], tuple[Any, ...]] = {}
+        for k in list(data):  # the same two ops, met the other way round: the early write is the fault
+            pair = self.pairs.get(k)
+            if pair is not None and pair in seen:
+                early = data[k].rule == rule.OVERWRITTEN
+                del data[seen[pair] if early else k]
+                seen[pair] = k if early else seen[pair]
+            elif pair is not None:
+                seen[pair] = k
         drifted = {k: d for k, d in data.items() if d.rule == rule.PHASE_DRIFT}
         if drifted:  # everything after the first confused phase follows from it
             data = dict(list(drifted.items())[:1])
