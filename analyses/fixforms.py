@@ -1,4 +1,5 @@
-"""Candidate repairs of forms: swizzles, view bounds, multicast, and use numbers that several lines share."""
+"""Candidate repairs that come before the general ones of a rule: swizzles, view bounds, multicast, shared use numbers, and
+waits and fences at the release that the other role waits for (a kernel may hand other things over in between)."""
 
 from __future__ import annotations
 
@@ -105,11 +106,64 @@ def shared_use(f: Any, d: Diagnostic) -> Iterator[Any]:
             )
 
 
+def late_wait(f: Any, d: Diagnostic) -> Iterator[Any]:
+    """A release while products are pending: the wait there is deepens, or the release moves behind it."""
+    src = f.src
+    if "not committed" in d.message:
+        return
+    waits = src.find(r"^wgmma_wait\(\d+\)", f.lines(d))
+    for w in sorted(waits, key=lambda w: abs(w - d.span.line)):
+        old = src.line(w)
+        for depth in range(int(old[len("wgmma_wait(") : old.index(")")]) - 1, -1, -1):
+            yield from _one(f"wait for the product: wgmma_wait({depth})", src.replace(w, old, f"wgmma_wait({depth})"))
+    for w in waits:
+        above = [
+            i for i in f.lines(d) if i < w and src.indent(i) == src.indent(w) and src.line(i).startswith("arrive(")
+        ]
+        for i in above[::-1]:
+            yield from _one("release the operands behind the wait", *src.move(i, i, w))
+
+
+def fence_at_release(f: Any, d: Diagnostic) -> Iterator[Any]:
+    """Plain reads of memory that a copy overwrites: fence before the arrive on the barrier that the copying role waits for."""
+    src = f.src
+    for r in d.related:
+        copy = r.span.line
+        above = [i for i in range(copy - 1, 0, -1) if src.indent(i) == src.indent(copy)]
+        for w in src.find(r"^wait\(", above)[:1]:
+            bar = re.escape(src.line(w)[len("wait(") :].split("[")[0])
+            for i in src.find(rf"^arrive\({bar}\[", [i for i in f.lines(d) if i > d.span.line]):
+                at = src.outside(i, "with elected()")
+                yield from _one("order the reads before the release: fence_async()", src.before(at, "fence_async()"))
+
+
+def symbolic_arrivals(f: Any, d: Diagnostic) -> Iterator[Any]:
+    """A wrong `arrivals=`: what is derived as a multiple of a tunable that counts a role, so that it holds for others too."""
+    src, n = f.src, d.span.line
+    said, old = re.search(r"but (\d+) arrive", d.message), call_argument(src.line(n), "arrivals")
+    if said is None or old is None:
+        return
+    first, _ = src.kernel(n)
+    head = " ".join(src.lines[first : src.statement_end(first) + 1])
+    for _, count in f.roles.values():
+        default = re.search(rf"\b{re.escape(count)}: [^=]* = (\d+)", head)
+        size = int(default.group(1)) if default else 0
+        if size > 1 and int(said.group(1)) % size == 0:
+            times = int(said.group(1)) // size
+            new = f"{times} * {count}" if times > 1 else count
+            yield from _one(
+                f"assert what is derived: arrivals={new}", src.replace(n, f"arrivals={old}", f"arrivals={new}")
+            )
+
+
 FORMS: dict[str, tuple[Any, ...]] = {
     "hardware/swizzle": (legal_swizzle,),
     "hardware/swizzle-span": (legal_swizzle,),
     "hardware/mma-swizzle": (add_swizzle,),
     "data/view-out-of-bounds": (view_step,),
     "data/uninitialised-memory": (multicast,),
+    "data/wgmma-release-before-wait": (late_wait,),
+    "data/proxy-fence-missing-release": (fence_at_release,),
     "derive/unequal-arrivals": (shared_use,),
+    "derive/asserted-arrivals": (symbolic_arrivals,),
 }

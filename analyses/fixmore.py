@@ -75,9 +75,6 @@ def _drain(f: Any, d: Diagnostic, lines: list[int]) -> Iterator[Any]:
     title = "drain the stores before the role ends: bulk_wait_read(0)"
     if top and src.indent(top[-1]) == 4:
         yield from _one(title, src.after(src.last(top[-1]), *body, like=top[-1] + 1))
-    elected = src.outside(d.span.line, "with elected()")
-    if elected != d.span.line:
-        yield from _one(title, src.after(src.last(elected), "bulk_wait_read(0)", like=d.span.line))
     tail = src.line(end).startswith("sync(")
     place = end - 1 if tail else end
     yield from _one(
@@ -86,6 +83,10 @@ def _drain(f: Any, d: Diagnostic, lines: list[int]) -> Iterator[Any]:
         if not tail
         else src.before(end, f"with {role}:", *(STEP + b for b in body)),
     )
+    # last: inside a loop this waits for every store at once
+    elected = src.outside(d.span.line, "with elected()")
+    if elected != d.span.line:
+        yield from _one(title, src.after(src.last(elected), "bulk_wait_read(0)", like=d.span.line))
 
 
 def cp_async(f: Any, d: Diagnostic) -> Iterator[Any]:
