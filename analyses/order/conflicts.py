@@ -168,6 +168,26 @@ def _signal(x: Access) -> tuple[Any, ...] | None:
     return None if bar is None else (bar.barrier, bar.cta, bar.use, x.event.path, x.unit)
 
 
+def _released_unfilled(m: Accesses, p: Access, a: Access) -> tuple[Event, Unit] | None:
+    """The arrival that the copy `a` waited for although it came before the fill `p` was waited for, with its unit. The
+    wait that belongs to a copy is the last one before it, with no other barrier's traffic in between."""
+    mine = a.event.vals["signal"].barrier
+    for e in reversed(a.unit.events[: a.unit.pc]):
+        bar = e.vals.get("bar", e.vals.get("signal"))
+        if bar is None or bar.barrier is mine:
+            continue
+        if e.node.name != "wait" or bar.use != p.use:
+            return None
+        known = a.unit.KL if a.thread else a.unit.K
+        for u in m.units:
+            for _, tick_l, _, r, _ in u.releases:
+                to = r.vals.get("bar")
+                if r.node.name == "arrive" and to[:4] == bar[:4] and tick_l <= known[u.L]:
+                    return r, u
+        return None
+    return None
+
+
 def _tma(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
     an = name_of(a.event)
     if a.engine != "tma" and p.use != a.use:
@@ -186,6 +206,14 @@ def _tma(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -
             a.unit,
             f"{an} fills {what}, which {name_of(p.event)} already fills for the same use of its barrier: one of the two "
             "goes to the wrong place",
+        )
+    if a.engine == "tma" and (found := _released_unfilled(m, p, a)) is not None:
+        release, unit = found
+        return (
+            rule.RELEASED_EARLY,
+            release,
+            unit,
+            f"{what}: use {p.use} is released here before {name_of(p.event)} is known to have filled it, and {an} refills it",
         )
     if a.engine == "tma":
         return (

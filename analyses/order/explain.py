@@ -38,7 +38,6 @@ def uninitialised(m: Any, u: Unit, e: Event, v: ViewAt) -> None:
         role=u.role.name,
         resource=v.view.buffer.name,
         op=e.node.name,
-        group=(v.view.buffer.name,),
         steps=((v.view.buffer.span, "declared here, contents undefined"), (e.node.span, where(u, e))),
     )
 

@@ -20,6 +20,18 @@ INSIDE = (rule.CP_ASYNC_COUNT, rule.UNSYNCED_READ, rule.UNSYNCED_WRITE, rule.OVE
 """Guises of one missing sync or wait inside a role, the most telling first."""
 
 
+RING = (rule.SLOT_REUSE, rule.RELEASED_EARLY, rule.READ_BEFORE_ARRIVAL)
+AFTER = (
+    rule.WGMMA_RELEASE,
+    rule.OVERWRITTEN,
+    rule.UNSYNCED_READ,
+    rule.UNSYNCED_WRITE,
+    rule.WRITE_IN_FLIGHT,
+    rule.LANE_RACE,
+)
+"""What shows besides on memory whose ring is broken in one of the first ways."""
+
+
 class Log:
     """Collects faults over all witnesses. Classes: 'data' (certain faults), 'dead' (deadlock), 'late' (protocol
     doubts and end-of-kernel checks, reported only where nothing of the first two explains them)."""
@@ -83,6 +95,16 @@ class Log:
         )
         return key
 
+    def storage(self, d: Diagnostic) -> str | None:
+        """The buffer that a finding is about; of buffers that share storage the one that owns it."""
+        name = d.subject.resource
+        for b in self.bound.buffers:
+            if b.name == name:
+                while b.over is not None:
+                    b = b.over
+                return b.name
+        return name
+
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """The findings: the deadlock, else the certain faults, else the late ones. Consequences of a finding are
         dropped: refills that only look unordered because nobody waited for the fill, missing contents where the real
@@ -108,6 +130,15 @@ class Log:
             for k in sorted(inside, key=lambda k: INSIDE.index(data[k].rule))[1:]:
                 if k not in self.across:
                     del data[k]
+        # a ring that is refilled or read too early shows at every other op on that memory
+        broken = {self.storage(d) for d in data.values() if d.rule in RING}
+        early = {self.storage(d) for d in data.values() if d.rule == rule.RELEASED_EARLY}
+        data = {
+            k: d
+            for k, d in data.items()
+            if not (d.rule in AFTER and self.storage(d) in broken)
+            and not (d.rule == rule.SLOT_REUSE and self.storage(d) in early)
+        }
         pending = [k for k, d in data.items() if d.rule in (rule.ACC_READ_EARLY, rule.WGMMA_RELEASE)]
         for k in sorted(pending, key=lambda k: data[k].span.line)[1:]:
             del data[k]
