@@ -6,10 +6,10 @@ import pytest
 
 from analyses import verify_text
 from analyses.report import Report
-from tests.analyses.hazard_table import data, hardware, lookalikes, sync
+from tests.analyses.hazard_table import data, hardware, lookalikes, rings, sync
 from tests.analyses.hazard_table.cases import BASES, DATA, DEFAULTS, Case, line_of, source
 
-CASES = [*sync.CASES, *data.CASES, *hardware.CASES, *lookalikes.CASES]
+CASES = [*sync.CASES, *data.CASES, *hardware.CASES, *lookalikes.CASES, *rings.CASES]
 REJECTED = [c for c in CASES if c.rule is not None]
 RIGHT = [c for c in CASES if c.rule is None]
 PROGRAMS = sorted({*BASES, *(p.stem for p in (DATA / "hazards").glob("*.cake"))})
