@@ -4,9 +4,10 @@
     python3 dev.py setup    make .venv from requirements.lock (hash-checked) and put this checkout into it
     python3 dev.py demo     set up, then the whole loop through a real MCP client (`cake demo`)
     python3 dev.py test     set up, then every check: ruff, import contracts, pyright, generated docs, pytest
+    python3 dev.py mutation set up, then the mutation run over the verifier (`--help` lists its options; docs/mutation.md)
 
 Set-up is skipped when nothing changed. Exit status: 0 good, 1 a check failed, 2 it could not be set up.
-Everything after the command is passed on: to `cake demo`, or to pytest for `test`.
+Everything after the command is passed on: to `cake demo`, to pytest for `test`, to the run for `mutation`.
 """
 
 from __future__ import annotations
@@ -134,6 +135,12 @@ def demo(extra: list[str]) -> int:
     return subprocess.run([str(BIN / f"cake{EXE}"), "demo", *extra], env=environment()).returncode
 
 
+def mutation(extra: list[str]) -> int:
+    """The mutation run; worker processes are the parallelism, so numerical libraries get one thread each."""
+    env = {**environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run([str(BIN / f"python{EXE}"), "-m", "tests.mutation.run", *extra], cwd=ROOT, env=env).returncode
+
+
 def main(argv: list[str]) -> int:
     if sys.version_info < MINIMUM:
         say(
@@ -141,7 +148,7 @@ def main(argv: list[str]) -> int:
         )
         return 2
     command, extra = (argv[0], argv[1:]) if argv else ("", [])
-    if command not in ("setup", "demo", "test"):
+    if command not in ("setup", "demo", "test", "mutation"):
         say((__doc__ or "").strip())
         return 0 if command in ("-h", "--help", "help") else 2
     try:
@@ -151,6 +158,8 @@ def main(argv: list[str]) -> int:
         return 2
     if command == "demo":
         return demo(extra)
+    if command == "mutation":
+        return mutation(extra)
     return test(extra) if command == "test" else 0
 
 

@@ -1,0 +1,128 @@
+"""Rejects that the value reading cannot show to be wrong, by rule: the hardware text that forbids the program.
+
+The value reading executes the program's meaning on one launch; it has no register file, no tensor-map encoder, no proxy
+hazards towards earlier reads, no predecessor grid. Each entry says which text makes a program of that kind wrong on the
+device although this reading ends well. A rule that is not here explains nothing: such a reject is listed as unexplained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Law:
+    """source: where the hardware (or Cake's own contract) says so. why: why no run of the value reading can show it."""
+
+    source: str
+    why: str
+
+
+_FORM = "the value reading computes any shape and form; the device has only those of the table"
+_LIMIT = "the value reading has no such capacity"
+LAWS: dict[str, Law] = {
+    "hardware/mma-shape": Law("PTX ISA, mma.sync: shape and type table", _FORM),
+    "hardware/mma-dtype": Law("PTX ISA, mma.sync: shape and type table", _FORM),
+    "hardware/mma-accumulator": Law("PTX ISA, wgmma.mma_async and mma.sync: .dtype of D", _FORM),
+    "hardware/mma-major": Law("PTX ISA, wgmma: transpose bits exist for 16-bit types only", _FORM),
+    "hardware/mma-swizzle": Law("PTX ISA, matrix descriptor: layout_type covers the swizzles of the operand", _FORM),
+    "hardware/wgmma-shape": Law("PTX ISA, wgmma.mma_async: M 64, N a multiple of 8 up to 256, K 32 bytes", _FORM),
+    "hardware/tcgen05-shape": Law("PTX ISA, tcgen05.mma: valid M, N, K and cta_group", _FORM),
+    "hardware/tcgen05-form": Law("PTX ISA, tcgen05.mma: kinds and operand places", _FORM),
+    "hardware/tmem-form": Law("PTX ISA, tcgen05.ld/st: .shape and .num", _FORM),
+    "hardware/tmem-shape": Law("PTX ISA, tcgen05.ld: 32 lanes per warp of a warpgroup", _FORM),
+    "hardware/tmem-owner": Law("PTX ISA, tcgen05.alloc: the allocating warp deallocates", _FORM),
+    "hardware/tmem-capacity": Law("PTX ISA, tcgen05.alloc: 512 columns, powers of two from 32", _LIMIT),
+    "hardware/ldmatrix-form": Law("PTX ISA, ldmatrix: 8x8 b16 matrices, 16-byte rows", _FORM),
+    "hardware/stmatrix-form": Law("PTX ISA, stmatrix: 8x8 b16 matrices, 16-byte rows", _FORM),
+    "hardware/atomic-form": Law("PTX ISA, red/atom: types per operation", _FORM),
+    "hardware/operand-alignment": Law(
+        "PTX ISA, matrix descriptor and ldmatrix: start addresses are multiples of 16 bytes; swizzle atoms of 8 rows",
+        "the value reading reads the bytes that the view names; the device drops the low address bits",
+    ),
+    "hardware/panel-crossing": Law("PTX ISA, matrix descriptor: one leading-dimension stride between panels", _FORM),
+    "hardware/swizzle": Law("CUDA driver API, cuTensorMapEncodeTiled: swizzle modes 32, 64, 128 B", _FORM),
+    "hardware/swizzle-span": Law(
+        "CUDA driver API, cuTensorMapEncodeTiled: inner box dimension at most the swizzle span", _FORM
+    ),
+    "hardware/tma-box": Law(
+        "CUDA driver API, cuTensorMapEncodeTiled: boxDim at most 256, inner bytes a multiple of 16", _LIMIT
+    ),
+    "hardware/tma-inner-dimension": Law("CUDA driver API, cuTensorMapEncodeTiled: the inner dimension is dense", _FORM),
+    "hardware/tma-stride": Law("CUDA driver API, cuTensorMapEncodeTiled: strides are multiples of 16 bytes", _FORM),
+    "hardware/tma-rank": Law("CUDA driver API, cuTensorMapEncodeTiled: rank 1 to 5", _LIMIT),
+    "hardware/tma-padding": Law(
+        "PTX ISA, cp.async.bulk.tensor: the shared image is dense or swizzled, never padded", _FORM
+    ),
+    "hardware/tma-transpose": Law("PTX ISA, cp.async.bulk.tensor: no transposition", _FORM),
+    "hardware/tma-runtime-bound": Law("CUDA driver API, cuTensorMapEncodeTiled: extents are those of the map", _FORM),
+    "hardware/bulk-size": Law("PTX ISA, cp.async.bulk: size and addresses are multiples of 16 bytes", _FORM),
+    "hardware/bulk-rows": Law("PTX ISA, cp.async.bulk: one contiguous range", _FORM),
+    "hardware/cp-async-size": Law("PTX ISA, cp.async: cp-size 4, 8 or 16", _FORM),
+    "hardware/cp-async-rows": Law("PTX ISA, cp.async: aligned to cp-size", _FORM),
+    "hardware/illegal-unit": Law("PTX ISA: .aligned instructions are executed by all threads of the unit", _FORM),
+    "hardware/smem-capacity": Law("CUDA programming guide, compute capabilities: shared memory per block", _LIMIT),
+    "hardware/register-file": Law("CUDA programming guide, compute capabilities: 64 K registers per SM", _LIMIT),
+    "hardware/register-pressure": Law("CUDA programming guide, compute capabilities: 255 registers per thread", _LIMIT),
+    "hardware/setmaxnreg-range": Law("PTX ISA, setmaxnreg: 24 to 256 in steps of 8", _LIMIT),
+    "hardware/setmaxnreg-warpgroup": Law(
+        "PTX ISA, setmaxnreg.sync.aligned: all warps of a warpgroup execute it", _LIMIT
+    ),
+    "hardware/setmaxnreg-missing": Law("PTX ISA, setmaxnreg: the kernel is launched with a maximum that fits", _LIMIT),
+    "sync/register-pool": Law("PTX ISA, setmaxnreg.inc blocks until the CTA's pool has enough registers", _LIMIT),
+    "hardware/threads-per-block": Law("CUDA programming guide, compute capabilities: 1024 threads per block", _LIMIT),
+    "hardware/warpgroup-alignment": Law("PTX ISA, warpgroup: four contiguous warps, the first a multiple of 4", _FORM),
+    "hardware/cluster-portable": Law("CUDA programming guide, clusters: at most 8 blocks portably", _LIMIT),
+    "hardware/cluster-shape": Law("CUDA programming guide, clusters: the grid is a multiple of the cluster", _LIMIT),
+    "hardware/ctas-per-sm": Law(
+        "CUDA programming guide, compute capabilities: registers and shared memory per SM", _LIMIT
+    ),
+    "hardware/tx-limit": Law("PTX ISA, mbarrier: tx-count range 2^20 - 1", _LIMIT),
+    "hardware/arrival-limit": Law("PTX ISA, mbarrier: count range 2^20 - 1", _LIMIT),
+    "hardware/wait-depth": Law("PTX ISA, cp.async.wait_group and wgmma.wait_group: N is a small constant", _LIMIT),
+    "hardware/remote-barrier": Law("PTX ISA, mbarrier.try_wait: shared::cta only", _FORM),
+    "hardware/remote-destination": Law(
+        "PTX ISA, cp.async.bulk.tensor: destination and mbarrier in the same CTA", _FORM
+    ),
+    "hardware/remote-operand": Law("PTX ISA, wgmma and ldmatrix: shared::cta operands", _FORM),
+    "hardware/cluster-rank": Law("PTX ISA, mapa: the rank lies inside the cluster", _LIMIT),
+    "hardware/reduction-crosses-warps": Law("PTX ISA, shfl.sync: lanes of one warp", _FORM),
+    "hardware/feature-missing": Law("PTX ISA, target notes of each instruction", _FORM),
+    "data/proxy-fence-missing-release": Law(
+        "PTX ISA, Proxies: an access by the async proxy after one by the generic proxy needs a proxy fence",
+        "write after read between proxies is not modelled (docs/value-reading.md)",
+    ),
+    "data/proxy-fence-global": Law("PTX ISA, Proxies", "global memory is not split by proxy here"),
+    "sync/wait-not-converged": Law(
+        "PTX ISA, .aligned instructions need all threads converged", "agents of the value reading are whole units"
+    ),
+    "sync/release-misses-lanes": Law(
+        "PTX ISA, Memory consistency model: a release covers the releasing thread's own accesses",
+        "an arrival of a whole unit counts as a sync of its threads (lenient, docs/value-reading.md)",
+    ),
+    "data/lane-race": Law(
+        "PTX ISA, Memory consistency model: threads of a warp are separate", "threads of a unit run together"
+    ),
+    "sync/cluster-exit": Law(
+        "PTX ISA, barrier.cluster; CUDA programming guide, distributed shared memory: a peer's memory is valid while it runs",
+        "the value reading ends a CTA's memory only with its last agent",
+    ),
+    "sync/griddep-access-before-wait": Law("PTX ISA, griddepcontrol.wait", "there is no predecessor grid here"),
+    "derive/data-dependent": Law(
+        "Cake: counts and bytes are launch constants", "counts are taken from the launch at hand"
+    ),
+    "language/where-unsatisfied": Law("Cake: a binding satisfies `where`", "not run"),
+    "sync/phase-missed": Law(
+        "PTX ISA, mbarrier.test_wait.parity: only the current or the immediately preceding phase may be waited for",
+        "shows only under the schedule that lets the barrier run two phases ahead",
+    ),
+    "sync/wait-ahead": Law(
+        "PTX ISA, mbarrier.test_wait.parity: the parity of a phase two ahead equals that of a completed one",
+        "the value reading waits by phase number, not by parity",
+    ),
+}
+
+
+def law(rules: list[str]) -> str | None:
+    """The first rule that explains a reject, or None. Only the rules of the findings are asked, in order."""
+    return next((r for r in rules if r in LAWS), None)
