@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from server import __version__
 from server.cli_common import finish, json_option, parse_shape, program_options, read_program, ref_of
 from server.cli_knowledge import COMMANDS
 
@@ -75,7 +76,7 @@ class Command(click.Group):
     help="Directory of your own contracts (trusted Python).",
 )
 @click.option("--debug", is_flag=True, help="Show the trace of an unexpected failure.")
-@click.version_option(package_name="cake-mcp", prog_name="cake")
+@click.version_option(__version__, prog_name="cake")
 @click.pass_context
 def cli(ctx: click.Context, workspace: Path | None, no_gpu: bool, contracts: Path | None, debug: bool) -> None:
     """Verify, estimate, compile, check and time Cake IR kernels."""

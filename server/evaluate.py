@@ -78,6 +78,8 @@ class Evaluator(GpuWork):
         result.status = "failed" if broken else "passed"
         result.ids["build_id"] = build_id
         result.data = {**raw["report"], "promised_instructions": raw["promised"]}
+        if detail == "concise":
+            result.data.pop("instructions", None)
         add_diagnostics(result, diagnostics, program.text, detail)
         what = "compiled, but " + clean(broken[0].message, 200) if broken else "compiled"
         result.summary = f"{unit.kernel} for {unit.target} {what}{_resource_words(raw['report'])}"
@@ -167,21 +169,20 @@ class Evaluator(GpuWork):
             "reused": bool(raw.get("reused")),
             "seed": raw.get("seed"),
             "counts": _counts(cases),
-            "failed": plain(bad[:3]),
+            "failed": [_case_words(c) for c in bad[: 5 if detail == "detailed" else 2]],
         }
         if detail == "detailed":
             result.data["cases"] = plain(cases)
         result.artifacts = [
             self._engine.store.put_artifact(unit.variant_id, f"check-{raw.get('on', 'cpu')}", json.dumps(raw, indent=1))
         ]
-        add_diagnostics(
-            result, [Diagnostic.model_validate(d) for d in raw.get("diagnostics", [])], program.text, detail
-        )
+        located = [*raw.get("diagnostics", []), *(c["diagnostic"] for c in bad if c.get("diagnostic"))]
+        add_diagnostics(result, [Diagnostic.model_validate(d) for d in located], program.text, detail)
         base = program.ir_id
         result.next = (
             f"compile_and_bench(ir_id={base!r}, contract={spec.name!r})"
             if ok
-            else f"repair with propose_ir(base_id={base!r}, edits=[...]); data.failed has the first wrong elements"
+            else f"repair with propose_ir(base_id={base!r}, edits=[...]); `failed` in data has the worst elements"
         )
         return result
 
@@ -445,6 +446,11 @@ def _resource_words(report: Mapping[str, Any]) -> str:
         f" ({used['registers']} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}, "
         f"{smem} bytes of shared memory, {report['blocks_per_sm']} blocks per SM by {report['limited_by']})"
     )
+
+
+def _case_words(case: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reader needs of a case that failed; the artifact has the rest."""
+    return plain({k: case[k] for k in ("shape", "distribution", "dtypes", "cause", "message", "worst") if case.get(k)})
 
 
 def _verdictless(summary: str) -> str:

@@ -76,7 +76,8 @@ class Program:
             return "program"
         if self.file.program is not None:
             return self.file.program.name
-        return self.file.kernels[0].name if self.file.kernels else "program"
+        names = [k.name for k in self.file.kernels]
+        return " and ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "") or "program"
 
 
 def apply_edits(text: str, edits: Sequence[TextEdit]) -> str:

@@ -314,18 +314,24 @@ def _fit_data(result: Result, budget: int) -> None:
     """Shorten, then drop, the largest members of `data` until the result fits; what went is named in `left_out`."""
     left_out: list[str] = []
     while size_of(result.compact()) > budget:
-        names = [k for k in result.data if k != "left_out"]
-        if not names:
+        where, path = result.data, ""
+        if not any(k != "left_out" for k in where):
             result.data = {}
             return
-        name = max(names, key=lambda k: size_of(result.data[k]))
-        value = result.data[name]
+        while True:
+            name = max((k for k in where if k != "left_out"), key=lambda k: size_of(where[k]))
+            path = f"{path}.{name}" if path else name
+            value = where[name]
+            # Look inside an object that holds most of the bytes: half of its rows say more than none of it.
+            if not (isinstance(value, dict) and value and size_of(value) > budget // 4):
+                break
+            where = value
         if isinstance(value, list) and len(value) > 3:
-            result.data[name] = value[: len(value) // 2]
+            where[name] = value[: len(value) // 2]
         elif isinstance(value, str) and len(value) > 200:
-            result.data[name] = clean(value, len(value) // 2)
+            where[name] = clean(value, len(value) // 2)
         else:
-            result.data.pop(name)
-        if name not in left_out:
-            left_out.append(name)
-            result.data["left_out"] = left_out
+            where.pop(name)
+        if path not in left_out:
+            left_out.append(path)
+            result.data["left_out"] = left_out[:12]

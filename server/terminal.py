@@ -93,13 +93,24 @@ def _diff(out: Console, old: str, new: str) -> None:
 # ---- what commands show besides findings --------------------------------------------------------------------------
 
 
+#: Columns of listings that hold more than fits a line; --json has everything.
+_COLUMNS = {
+    "results": (
+        "kernel", "bindings", "shape", "device", "mode", "time_us", "baseline", "baseline_us", "ratio", "verdict", "stale",
+    ),
+    "kernels": ("name", "target", "contract", "bindings", "file"),
+}  # fmt: skip
+
+
 def print_rows(result: Result, key: str) -> None:
     """A listing as a table of its text columns."""
     rows = result.data[key]
     out = console()
     if rows:
         table = Table(box=None, pad_edge=False)
-        names = [k for k in rows[0] if not isinstance(rows[0][k], dict) or rows[0][k]]
+        names = [
+            n for n in _COLUMNS.get(key, tuple(rows[0])) if any(row.get(n) not in (None, "", {}, []) for row in rows)
+        ]
         for name in names:
             table.add_column(name, overflow="fold")
         for row in rows:
@@ -116,19 +127,23 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
+_VERDICT = {"proved": "green", "checked": "cyan", "refuted": "bold red", "undecided": "yellow"}
+
+
 def show_properties(result: Result) -> None:
-    """What was proved, checked, refuted or left undecided."""
-    rows = result.data.get("properties")
-    if not isinstance(rows, list) or not rows:
-        return
+    """What was proved, checked, refuted or left undecided, and what was not looked at."""
     out = console()
-    table = Table(box=None, pad_edge=False)
-    names = [k for k in rows[0] if all(not isinstance(r.get(k), list | dict) for r in rows)]
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(_cell(row.get(name))) for name in names))
-    out.print(table)
+    rows = result.data.get("properties")
+    if isinstance(rows, list) and rows:
+        table = Table(box=None, pad_edge=False)
+        for name in ("kernel", "property", "verdict", "scope", "reason"):
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            verdict = f"[{_VERDICT[row['verdict']]}]{row['verdict']}[/]"
+            table.add_row(row["kernel"], row["name"], verdict, escape(row["scope"]), escape(row["reason"]))
+        out.print(table)
+    for text in result.data.get("not_checked", []):
+        out.print(f"[dim]not checked: {escape(text)}[/dim]")
 
 
 def show_data(result: Result) -> None:

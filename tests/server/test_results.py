@@ -74,6 +74,14 @@ def test_a_large_data_member_is_shortened_and_named() -> None:
     assert result.data["n"] == 3 and result.data["left_out"] == ["rows"] and result.data["rows"][:3] == [0, 1, 2]
 
 
+def test_rows_inside_a_member_are_halved_before_the_member_goes() -> None:
+    rows = [{"shape": {"M": i}, "time_us": 1.5 * i, "baseline": "cublas"} for i in range(400)]
+    result = fit(Result(summary="s", status="ok", data={"bench": {"rule": "r", "shapes": rows}, "n": 3}))
+    assert size_of(result.compact()) <= CONCISE_BYTES
+    assert result.data["bench"]["shapes"][0] == rows[0] and len(result.data["bench"]["shapes"]) > 20
+    assert result.data["left_out"] == ["bench.shapes"] and result.data["bench"]["rule"] == "r"
+
+
 def test_duplicates_are_one_finding_and_errors_come_first() -> None:
     warn = Diagnostic(rule="advice/x", family="advice", severity="warning", message="w", span=Span(line=1, col=1))
     bad = error("data/race", "data", "e", Span(line=9, col=1))
