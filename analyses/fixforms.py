@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from analyses.fixtext import call_argument, index_of
+from analyses.fixtext import STEP, call_argument, index_of
 from cake_ir.diagnostics import Diagnostic
 
 SPANS = (128, 64, 32)
@@ -106,6 +106,48 @@ def shared_use(f: Any, d: Diagnostic) -> Iterator[Any]:
             )
 
 
+def never_advanced(f: Any, d: Diagnostic) -> Iterator[Any]:
+    """A counter that starts, numbers uses and never moves: whatever the finding says, it is the first suspect."""
+    src = f.src
+    first, last = src.kernel(d.span.line)
+    body = range(first, last + 1)
+    for i in src.find(r"^\w+ = 0$", list(body)):
+        name = src.line(i).split()[0]
+        moves = any(re.match(rf"{name} (\+=|=)", src.line(j)) for j in body if j != i)
+        uses = [j for j in body if re.search(rf"\b\w+\[{name}\b", src.line(j))]
+        if moves or not uses:
+            continue
+        for loop in (p for p in src.parents(uses[-1]) if p > i and src.line(p).startswith("for ")):
+            yield from _one(
+                f"advance the use number at the end of the loop: {name} += 1",
+                src.after(src.last(loop), f"{name} += 1", like=loop + 1),
+            )
+
+
+def await_commits(f: Any, d: Diagnostic) -> Iterator[Any]:
+    """Products of the last stages still arrive in a CTA that may end: the role that refills the stages waits for them."""
+    src = f.src
+    first, last = src.kernel(d.span.line)
+    body = list(range(first, last + 1))
+    found = re.match(r"tcgen05_commit\((\w+)\[(\w+)\]", src.line(d.span.line))
+    if found is None:
+        return
+    bar, use = found.groups()
+    role = next((r for r in f.roles if src.find(rf"^wait\({bar}\[", src.role_lines(r, d.span.line))), None)
+    ends = src.find(r"^sync\(cluster\)", body)
+    if role is not None and ends and src.indent(ends[-1]) == len(STEP):
+        stages = f.stages(bar)
+        yield from _one(
+            f"wait for the last uses of {bar} before the CTA may end",
+            src.before(
+                ends[-1],
+                f"with {role}:",
+                f"{STEP}for last in range({stages}):",
+                f"{STEP}{STEP}wait({bar}[{use} - {stages} + last])",
+            ),
+        )
+
+
 def late_wait(f: Any, d: Diagnostic) -> Iterator[Any]:
     """A release while products are pending: the wait there is deepens, or the release moves behind it."""
     src = f.src
@@ -162,6 +204,7 @@ FORMS: dict[str, tuple[Any, ...]] = {
     "hardware/mma-swizzle": (add_swizzle,),
     "data/view-out-of-bounds": (view_step,),
     "data/uninitialised-memory": (multicast,),
+    "sync/cluster-exit": (await_commits,),
     "data/wgmma-release-before-wait": (late_wait,),
     "data/proxy-fence-missing-release": (fence_at_release,),
     "derive/unequal-arrivals": (shared_use,),

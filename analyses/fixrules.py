@@ -68,7 +68,7 @@ def facts(src: Source) -> Facts:
 def candidates(src: Source, d: Diagnostic) -> Iterator[Candidate]:
     """Candidates for one finding, the likeliest and narrowest first."""
     f = facts(src)
-    for make in (*FORMS.get(d.rule, ()), *MAKERS.get(d.rule, ())):
+    for make in (never_advanced, *FORMS.get(d.rule, ()), *MAKERS.get(d.rule, ())):
         yield from make(f, d)
 
 
@@ -96,7 +96,8 @@ def wait_for_release(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
     anchor = n
     for i in range(n - 1, 0, -1):
         text = src.line(i)
-        if src.indent(i) < src.indent(n) or not text or not re.search(rf"\[{re.escape(use)}\]", text):
+        served = range(i + 1, src.last(i) + 1) if text.startswith("if ") else [i]  # a guard of such lines counts as one
+        if src.indent(i) < src.indent(n) or not text or not all(f"[{use}]" in src.line(j) for j in served):
             break
         if src.indent(i) == src.indent(n):
             anchor = i
@@ -189,9 +190,18 @@ def arrive_after_use(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
             for name, at in indices(src.line(i))
             if at == use and f.rings.get(name, ("",))[0] in ("smem", "tmem")
         }
+        waiter = next((role for role in f.roles if w in src.role_lines(role, w)), "")
+        mine = {
+            name
+            for i in src.role_lines(waiter, w)
+            for name, at in indices(src.line(i))
+            if at == use and f.rings.get(name, ("",))[0] in ("smem", "tmem")
+        }
         for role in f.roles:
             lines = src.role_lines(role, w)
             used = [i for i in lines if i not in inside and any(name in tiles for name, _ in indices(src.line(i)))]
+            if not tiles and role != waiter:
+                used = [i for i in lines if any(name in mine for name, _ in indices(src.line(i)))]
             if used:
                 yield from _release(f, role, bar, use, used, lines)
 
@@ -199,9 +209,10 @@ def arrive_after_use(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
 def _release(f: Facts, role: str, bar: str, use: str, used: list[int], lines: list[int]) -> Iterator[Candidate]:
     src = f.src
     last = used[-1]
-    base = next(
-        (index for name, index in indices(src.line(last)) if f.rings.get(name, ("",))[0] in ("smem", "tmem")), use
-    )
+    found = [index for name, index in indices(src.line(last)) if f.rings.get(name, ("",))[0] in ("smem", "tmem")]
+    base = use if use in found or not found else found[0]
+    outer = [p for p in src.parents(last) if src.line(p).startswith("for ")]
+    guards = [src.line(p) for p in src.parents(last) if outer and p > outer[0]][::-1]
     waits_above = [i for i in lines if re.match(r"wait\(", src.line(i)) and i < last]
     level = min(src.indent(last), src.indent(waits_above[-1])) if waits_above else src.indent(last)
     while src.indent(last) > level and src.parents(last):
@@ -215,6 +226,12 @@ def _release(f: Facts, role: str, bar: str, use: str, used: list[int], lines: li
             f"commit the products to {bar}[{base}] of all CTAs",
             src.after(end, f"tcgen05_commit({bar}[{base}], multicast=cluster)", like=last),
         )
+        for more in (", multicast=cluster", "") if outer and guards else ():
+            block = [*guards, f"tcgen05_commit({bar}[{base}]{more})"]
+            yield from _one(
+                f"commit the products of the loop to {bar}[{base}]",
+                src.after(src.last(outer[0]), *(STEP * i + line for i, line in enumerate(block)), like=outer[0]),
+            )
     arrive = f"arrive({bar}[{base}])"
     waits = [i for i in lines if i > end and src.line(i).startswith("wgmma_wait(0)")]
     if any(re.search(r"\bwgmma\(", src.line(i)) for i in used):
@@ -222,6 +239,8 @@ def _release(f: Facts, role: str, bar: str, use: str, used: list[int], lines: li
             yield from _one(f"release the stage behind the wait: {arrive}", src.after(i, arrive))
     yield from _one(f"release the stage after its last use: {arrive}", src.after(end, arrive, like=last))
     yield from _one(f"fence, then release the stage: {arrive}", src.after(end, "fence_async()", arrive, like=last))
+    lead = f"arrive({bar}[{base}].on(0))"
+    yield from _one(f"release the stage in the leading CTA: {lead}", src.after(end, lead, like=last))
 
 
 def expect_bytes(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
@@ -433,7 +452,7 @@ def release_later(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
         )
 
 
-from analyses.fixforms import FORMS  # noqa: E402 - likewise
+from analyses.fixforms import FORMS, never_advanced  # noqa: E402 - likewise
 from analyses.fixmore import MORE  # noqa: E402 - the second half of the table uses the helpers above
 
 MAKERS: dict[str, tuple[Maker, ...]] = {
