@@ -8,7 +8,7 @@ from analyses.order import findings
 from analyses.order.log import Log
 from analyses.order.machine import Machine
 from analyses.report import Property, Verdict
-from cake_ir.bound import BoundKernel, Op, WarpsBlock, walk
+from cake_ir.bound import BoundKernel, Op, WarpsBlock, While, walk
 from cake_ir.derive import Derived
 from cake_ir.diagnostics import Diagnostic
 from cake_ir.skeleton import AssumeViolated, SkeletonLimit, compile_skeleton
@@ -97,6 +97,15 @@ def _properties(
     ops = [s for s in walk(bound.body) if isinstance(s, Op)]
     # barrier arrivals are monotone, so one greedy run decides a shape; rounds and data-dependent control are not
     free = any(s.name == "named_arrive" for s in ops) or bool(compile_skeleton(bound).data_control)
+    polls = any(
+        isinstance(o, Op)
+        and o.name == "load_scalar"
+        and getattr(o.operands.get("src"), "tensor", None) is not None
+        and o.operands["src"].tensor.direction == "InOut"
+        for s in walk(bound.body)
+        if isinstance(s, While)
+        for o in walk(s.prelude + s.body)
+    )
     out = []
     aspects = [
         *_ASPECTS,
@@ -111,7 +120,13 @@ def _properties(
         verdict: Verdict = "checked"
         if hit:
             verdict, reason = "refuted", ", ".join(hit)
+        elif name == "progress" and polls:
+            verdict, reason = "undecided", "a while polls global memory; that its flag comes is not modelled"
         elif not _relevant(name, bound, ops, derived):
+            if name == "data order" and any(t.direction == "InOut" for t in bound.tensors):
+                reason = "nothing on chip is shared; races on global memory between CTAs are not decided"
+                out.append(Property(name, verdict, "on-chip memory", reason))
+                continue
             out.append(Property(name, "proved", "all shapes", "the kernel has nothing of the kind"))
             continue
         elif not ran or diagnostics:

