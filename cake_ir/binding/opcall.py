@@ -82,6 +82,8 @@ def _select(c: Context, name: str, node: S.Call) -> OpDecl:
             return table["load_scalar"]
         if name == "store" and second:
             target = node.args[0]
+            if isinstance(target, S.Call) and isinstance(target.func, S.Attribute) and target.func.name == "on":
+                target = target.func.value  # an element in another CTA
             # rank 0 destination: every index is a plain one
             if isinstance(target, S.Index) and _rank_zero(c, target):
                 return table["store_scalar"]
