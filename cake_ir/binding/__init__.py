@@ -12,6 +12,7 @@ from cake_ir import bound as B
 from cake_ir import syntax as S
 from cake_ir.binding import decls
 from cake_ir.binding.context import Context
+from cake_ir.binding.scalars import StaticRange
 from cake_ir.binding.stmts import statement
 from cake_ir.diagnostics import CakeError, Diagnostic, error
 from cake_ir.dtypes import DTYPES, DType
@@ -57,6 +58,8 @@ def bind(
             statement(c, stmt)
     except CakeError as fault:
         c.diagnostics.append(fault.diagnostic)
+    except StaticRange as fault:
+        c.diagnostics.append(error("language/static-range", "language", str(fault), chosen.span))
     except RecursionError:
         c.diagnostics.append(error("language/too-deep", "language", "the program nests too deeply", chosen.span))
     if c.launch is None and not c.diagnostics:

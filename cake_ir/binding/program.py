@@ -16,6 +16,7 @@ from cake_ir.binding import Binding, bind, choose_target, tunables
 from cake_ir.binding import expr as E
 from cake_ir.binding.context import Context
 from cake_ir.binding.decls import BUILTINS, signature, where
+from cake_ir.binding.scalars import StaticRange
 from cake_ir.binding.scope import SilentError
 from cake_ir.diagnostics import CakeError, Diagnostic, Span, error
 from cake_ir.dtypes import DType
@@ -112,6 +113,8 @@ def bind_program(file: S.File, bindings: dict[str, Binding] | None = None, targe
             c.diagnostics.append(fault.diagnostic)
             if isinstance(stmt, S.Assign):
                 c.poison(stmt.targets[0].id)
+        except StaticRange as fault:
+            c.report("language/static-range", str(fault), stmt.span, contract="Static integers fit 64 bits.")
         except SilentError:
             continue
     if not c.diagnostics and not any(isinstance(s, KernelLaunch) for s in body.steps):

@@ -10,7 +10,7 @@ from cake_ir.binding import decls
 from cake_ir.binding import expr as E
 from cake_ir.binding.context import Context
 from cake_ir.binding.opcall import call_op, is_op
-from cake_ir.binding.scalars import ZERO, const, interval, sop
+from cake_ir.binding.scalars import ZERO, StaticRange, const, interval, sop
 from cake_ir.binding.scope import OnChip, Poison, SilentError, Symbol, TileSpace
 from cake_ir.binding.tiles import coordinates
 from cake_ir.diagnostics import CakeError
@@ -57,6 +57,9 @@ def statement(c: Context, stmt: Any) -> None:
         if fault.diagnostic.rule == "language/too-large":
             raise
         c.diagnostics.append(fault.diagnostic)
+        _poison(c, stmt)
+    except StaticRange as fault:
+        c.report("language/static-range", str(fault), stmt.span, contract="Static integers fit 64 bits.")
         _poison(c, stmt)
     except SilentError:
         _poison(c, stmt)
