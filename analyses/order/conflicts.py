@@ -378,6 +378,23 @@ def _bulk(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) 
 def _cp(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
     an, group = name_of(a.event), p.unit.cp
     verb = "reads" if mode == "read" else "overwrites"
+    signal = next((e for *_, e, _ in reversed(p.unit.releases) if e.node.name == "cp_async_arrive"), None)
+    if signal is not None:  # the copies arrive on a barrier instead of being waited for in groups
+        bar = signal.vals["bar"].barrier.name
+        if mode == "read":
+            return (
+                rule.READ_BEFORE_ARRIVAL,
+                a.event,
+                a.unit,
+                f"{an} reads {what} before cp_async has filled it: no wait for its use of {bar} comes before it",
+            )
+        return (
+            rule.SLOT_REUSE,
+            a.event,
+            a.unit,
+            f"{an} refills {what} while use {p.use} of the slot is still being filled or read: nothing orders it after the "
+            "release of that use",
+        )
     if p.epoch > group.committed:
         return (
             rule.CP_ASYNC_COUNT,

@@ -274,3 +274,125 @@ CASES: list[Case] = [
         "wait(k_full[0])",
     ),
 ]
+CASES += [
+    # a storing role
+    case("storer", "storer_sm90", "            wait(d_free[t - 2])\n", "", "data/unsynchronised-write", "stmatrix("),
+    case("storer", "storer_sm90", "            fence_async()\n", "", "data/proxy-fence-missing-write", "stmatrix("),
+    case("storer", "storer_sm90", "            wait(d_full[t])\n", "", "data/unsynchronised-read", "tma_store("),
+    case(
+        "storer", "storer_sm90", "bulk_wait_read(1)", "bulk_wait_read(2)", "data/bulk-wait-depth", "bulk_wait_read(2)"
+    ),
+    case(
+        "storer",
+        "storer_sm90",
+        "arrive(d_free[t - 1])\n        t",
+        "arrive(d_free[t])\n        t",
+        "derive/unequal-arrivals",
+        "arrive(d_free[t])",
+    ),
+    case("storer", "storer_sm90", "        bulk_wait_read(0)\n", "", "sync/bulk-read-at-exit", "tma_store("),
+    # turns
+    case("turns", "pingpong_sm90", "                arrive(turn[1 - wg])\n", "", "sync/deadlock", "sync(turn[wg])#2"),
+    case(
+        "turns",
+        "pingpong_sm90",
+        "        if t % 2 == wg:\n            sync(turn[wg])\n",
+        "        if wg == 0:\n            sync(turn[wg])\n",
+        "sync/deadlock",
+        "sync(turn[wg])#2",
+    ),
+    case(
+        "turns",
+        "pingpong_sm90",
+        "            if t % 2 == wg:\n                acc",
+        "            if t % 2 == 0:\n                acc",
+        "sync/deadlock",
+        "sync(turn[wg])#2",
+    ),
+    case(
+        "turns",
+        "pingpong_sm90",
+        "wait(free[n + k - STAGES])",
+        "wait(free[k - STAGES])",
+        "data/slot-reuse-without-wait",
+        "tma_load(a_s",
+    ),
+    # cp.async that signals
+    case(
+        "signal",
+        "cp_arrive_sm80",
+        "            cp_async_arrive(full[k])\n",
+        "            arrive(full[k])\n",
+        "data/cp-async-wait-count",
+        "fa = ldmatrix",
+    ),
+    case(
+        "signal",
+        "cp_arrive_sm80",
+        "            wait(free[k - STAGES])\n",
+        "",
+        "data/slot-reuse-without-wait",
+        "cp_async(a_s",
+    ),
+    case("signal", "cp_arrive_sm80", "            wait(full[k])\n", "", "data/read-before-arrival", "fa = ldmatrix"),
+    case(
+        "signal",
+        "cp_arrive_sm80",
+        "            cp_async_arrive(full[k])\n",
+        "            cp_async_commit()\n            cp_async_wait(0)\n            arrive(full[k])\n",
+        None,
+    ),
+    # one CTA loads for both
+    case(
+        "multicast",
+        "multicast_sm90",
+        "            wait(full[k - STAGES])\n",
+        "",
+        "sync/phase-overrun",
+        "expect(full[k])",
+    ),
+    case(
+        "multicast",
+        "multicast_sm90",
+        "arrive(free[k].on(0))",
+        "arrive(free[k])",
+        "data/released-before-read",
+        "arrive(free[k])",
+    ),
+    case(
+        "multicast",
+        "multicast_sm90",
+        "                wait(free[k - STAGES])\n",
+        "",
+        "data/slot-reuse-without-wait",
+        "tma_load(",
+    ),
+    case("multicast", "multicast_sm90", "    sync(cluster)\n", "", "sync/cluster-exit", "arrive(free[k].on(0))"),
+    case("multicast", "multicast_sm90", ", multicast=cluster", "", "derive/expect-without-copies", "expect(full[k])"),
+    case(
+        "multicast",
+        "multicast_sm90",
+        "            fence_async()\n",
+        "",
+        "data/proxy-fence-missing-release",
+        "v = load(",
+    ),
+    # shared memory of a peer
+    case("peer", "peer_sm90", "        wait(got[0])\n", "", "data/unsynchronised-read", "store(y["),
+    case(
+        "peer",
+        "peer_sm90",
+        "        arrive(got[0].on(1 - cluster_rank))\n",
+        "        arrive(got[0])\n",
+        "data/unsynchronised-read",
+        "store(y[",
+    ),
+    case("peer", "peer_sm90", "store(t.on(1 - cluster_rank), v)", "store(t, v)", None),
+    case("peer", "dsmem_sm90", "    sync(cluster)\n", "", "data/unsynchronised-read", "store(y["),
+    case(
+        "peer", "dsmem_sm90", "part[cluster_rank].on(0)", "part[cluster_rank]", "data/uninitialised-memory", "store(y["
+    ),
+    case(
+        "peer", "dsmem_sm90", "part[cluster_rank].on(0)", "part[0].on(0)", "data/unsynchronised-write", "store(part[0]"
+    ),
+]
