@@ -6,6 +6,7 @@ fix that leads nowhere is taken back and the next offered one is tried. Only `st
 
     python -m tests.e2e.repair_client FILE --contract NAME     repair one file and print the steps
     python -m tests.e2e.repair_client [--only PART]            the planted faults as a table; --docs updates docs/repair.md
+    python -m tests.e2e.repair_client --sweep                  every synchronisation line of the corpus, left out in turn
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class RepairClient:
     _rule: str = ""
     _line: int = 0
 
-    async def repair(self, text: str, contract: str, shapes: Shapes) -> Outcome:
-        """Repair `text` until it is accepted and passes `contract` at `shapes` by interpretation."""
+    async def repair(self, text: str, contract: str = "", shapes: Shapes = "boundary") -> Outcome:
+        """Repair `text` until it is accepted and, where a contract is named, passes it at `shapes` by interpretation."""
         path = await self._from(await self._look(text=text), contract, shapes)
         for edit in (edit for fix in path or () for edit in fix["edits"]):
             text = text.replace(edit["old"], edit["new"], 1)
@@ -111,6 +112,8 @@ class RepairClient:
 
     async def _from(self, answer: Answer, contract: str, shapes: Shapes) -> list[Answer] | None:
         """The fixes that lead from an answered program to one that passes; None when none do."""
+        if answer["status"] == "accepted" and not contract:
+            return []
         if answer["status"] == "accepted":
             answer = await self._ask(
                 "compile_and_bench",
@@ -189,6 +192,15 @@ async def _one(path: Path, contract: str, shapes: Shapes) -> int:
     return 0 if outcome.repaired else 1
 
 
+async def _sweep() -> int:
+    from tests.e2e.left_out import sweep
+
+    with tempfile.TemporaryDirectory(prefix="cake-repair-") as folder:
+        async with over_stdio(Path(folder) / "workspace") as client:
+            print(await sweep(client))
+    return 0
+
+
 async def _table(part: str, docs: bool) -> int:
     # The planted faults are imported here alone: the client above must not know them.
     from tests.e2e.repair_table import plant_and_repair, render, write_docs
@@ -210,7 +222,12 @@ def main() -> int:
     parser.add_argument("--shapes", type=json.loads, help='JSON list such as [{"M": 3, "N": 4}], default: boundary')
     parser.add_argument("--only", default="", help="planted faults whose kernel and name contain this")
     parser.add_argument("--docs", action="store_true", help="update the table in docs/repair.md")
+    parser.add_argument(
+        "--sweep", action="store_true", help="leave out every synchronisation line of the corpus in turn"
+    )
     args = parser.parse_args()
+    if args.sweep:
+        return anyio.run(_sweep)
     if args.file is None:
         return anyio.run(_table, args.only, args.docs)
     if not args.contract:
