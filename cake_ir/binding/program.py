@@ -266,7 +266,28 @@ def _launch(b: _Body, kernel: S.Kernel, call: S.Call) -> None:
         scalars[param.name] = value
     _flow(b, bound, tensors, call)
     waits = any(isinstance(s, B.Op) and s.name == "griddep_wait" for s in B.walk(bound.body))
+    if waits:
+        _in_flight(b, bound, tensors, call)
     b.steps.append(KernelLaunch(bound, tensors, scalars, dims, waits and bool(b.steps), call.span))
+
+
+def _in_flight(b: _Body, bound: B.BoundKernel, tensors: dict[str, B.Tensor], call: S.Call) -> None:
+    """A kernel that starts early reads its Const tensors at once, so no launch that may still run writes them."""
+    for step in reversed(b.steps):
+        if not isinstance(step, KernelLaunch):
+            return  # a fill is complete before the next kernel starts
+        written = {step.tensors[t.name].name for t in step.kernel.tensors if t.direction in ("Out", "InOut")}
+        for t in bound.tensors:
+            if t.direction == "Const" and tensors[t.name].name in written:
+                b.c.fail(
+                    "data/const-written",
+                    f"{bound.name} may read '{tensors[t.name].name}' as {t.name} before its griddep_wait, while "
+                    f"{step.kernel.name} still writes it; declare {t.name} In, and read it after the wait",
+                    call.span,
+                    contract="Const is written by no kernel in flight.",
+                )
+        if not step.dependent:
+            return
 
 
 def _unify(b: _Body, bound: B.BoundKernel, tensors: dict[str, B.Tensor], call: S.Call) -> dict[str, B.SX]:
