@@ -309,4 +309,14 @@ CASES: list[Case] = [
     # H85 an accumulating output
     # H91 H92
     Case("H92", "b2", (), "performance/mma-sync", "mma(acc", "advice", target="sm_90a"),
+    # H94 everybody meets so that one thread arrives
+    case(
+        "H94",
+        "b0_scaled_sm90",
+        "            arrive(empty[k])\n",
+        "            sync(warpgroup)\n            with elected():\n                arrive(empty[k])\n",
+        "performance/arrive-granularity",
+        "sync(warpgroup)",
+        "advice",
+    ),
 ]
