@@ -8,6 +8,7 @@ just the same, and the others go on without waiting for it. The rendezvous costs
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,7 +64,7 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
                 yield from blocks(getattr(s, name, None) or ())
 
     for body in blocks(ctx.bound.body):
-        for first, second in zip(body, body[1:], strict=False):
+        for first, second in itertools.pairwise(body):
             wide = isinstance(first, Op) and first.name == "sync" and first.attrs.get("scope") in ("warpgroup", "role")
             if not wide or not isinstance(second, ElectedBlock) or not second.body:
                 continue

@@ -3,7 +3,8 @@
 
 @kernel(target="sm_90a")
 def halves(x: In[f32, M, 64], y: Out[f32, M, 64]):
-    launch(ctas=2 * ceil_div(M, 2), cluster=2)
+    where(M % 2 == 0)
+    launch(ctas=M, cluster=2)
     team = role(warp)
     t = smem(f32, 64)
     got = mbarrier()
