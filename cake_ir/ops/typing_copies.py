@@ -171,6 +171,13 @@ def _bulk(call: Call) -> tuple[B.View, B.Region]:
     contiguous(call, region, "hardware/bulk-rows")
     if region.dims[-1].kind == "index":
         call.fail("hardware/bulk-rows", "the innermost dimension must be kept: rows are contiguous", "region")
+    if not call.multiple(region.dims[-1].start, max(1, 16 // size)):
+        call.fail(
+            "hardware/operand-alignment",
+            f"the rows of '{region.tensor.name}' start at addresses that are not provably multiples of 16 B",
+            "region",
+            "PTX ISA, cp.async.bulk: both addresses are 16-byte aligned.",
+        )
     return view, region
 
 
