@@ -67,6 +67,16 @@ def verify(bound: BoundKernel) -> Report:
         if _errors(order_found):
             broken.add("order")
     if broken:
+        skipped.append("outputs: whether every output is written once is asked of programs without other errors")
+    else:
+        from analyses.outputs import check_outputs
+
+        outputs = check_outputs(bound)
+        found += outputs
+        properties.append(_outputs_property(derived, outputs))
+        if outputs:
+            broken.add("outputs")
+    if broken:
         skipped.append("performance: advice is given on programs without errors")
     else:
         found += _static(ctx, "performance")
@@ -249,6 +259,18 @@ def _bounds_property(ctx: Context) -> Property:
     )
 
 
+def _outputs_property(derived: Derived, found: list[Diagnostic]) -> Property:
+    """Whether outputs are written once and global indices lie inside."""
+    scope = f"{len(derived.witnesses)} witness shapes"
+    if found:
+        return Property("global regions", "refuted", scope, ", ".join(sorted({d.rule for d in found})))
+    if not derived.witnesses:
+        return Property("global regions", "undecided", "no witness shape", ", ".join(derived.unmet_goals))
+    return Property(
+        "global regions", "checked", scope, "outputs whose rows or masks depend on data are left to evaluation"
+    )
+
+
 def _guard_property(ctx: Context) -> list[Property]:
     """Alignment of global operands: by `where`, or by a guard that the launcher checks."""
     if not ctx.derived.guards:
@@ -321,8 +343,10 @@ def _causes(found: list[Diagnostic]) -> list[Diagnostic]:
     for d in found:
         if ragged and d.rule == "sync/register-pool":
             continue
-        if d.rule == "hardware/illegal-unit":  # a role of the wrong unit shows at each of its ops
-            who = (d.subject.kernel, d.subject.role, d.message.rpartition("here the unit is")[2])
+        if d.rule in ("hardware/illegal-unit", "hardware/feature-missing"):
+            # a role of the wrong unit shows at each of its ops, a wrong target at each op that it lacks
+            unit = d.subject.role if d.rule == "hardware/illegal-unit" else ""
+            who = (d.rule, d.subject.kernel, unit, d.message.rpartition("here the unit is" if unit else " exist on ")[2])
             if who in units:
                 first = out[units[who]]
                 also = (*first.related, Related(span=d.span, message=d.message))
