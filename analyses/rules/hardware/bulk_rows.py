@@ -13,13 +13,14 @@ RULE = Rule(
     layer="binding",
     title="A bulk copy of something that is not linear rows",
     source="PTX ISA, 'cp.async.bulk'",
-    line=10,
+    line=11,
 )
 
 REJECTED = '''
 @kernel(target="sm_90a")
 def fetch(x: In[f32, M, 64], y: Out[f32, M, 64]):
-    launch(ctas=M)
+    where(M % 8 == 0)
+    launch(ctas=M // 8)
     producer = role(thread)
     reader = role(warp)
     line = smem(f32, 8, 64, swizzle=128)
@@ -35,7 +36,8 @@ def fetch(x: In[f32, M, 64], y: Out[f32, M, 64]):
 ACCEPTED = '''
 @kernel(target="sm_90a")
 def fetch(x: In[f32, M, 64], y: Out[f32, M, 64]):
-    launch(ctas=M)
+    where(M % 8 == 0)
+    launch(ctas=M // 8)
     producer = role(thread)
     reader = role(warp)
     line = smem(f32, 8, 64)
