@@ -1,8 +1,9 @@
-"""**Checks.** Every `Out` tensor is the destination of some op.
+"""**Checks.** Every `Out` tensor is the destination of some op, and on the witness shapes the launch writes all of its elements.
 
 **Why.** The caller gets whatever was in the buffer.
 
-**Limits.** That every element is written is not decided here; evaluation poisons outputs and finds the holes.
+**Limits.** Where regions, loops or masks of the writing ops depend on data, elements are not counted; evaluation poisons outputs
+and finds the holes. Elements are counted only in programs without other errors.
 """
 
 from __future__ import annotations

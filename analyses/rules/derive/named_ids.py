@@ -13,13 +13,14 @@ RULE = Rule(
     layer="derivation",
     title="More named barriers than the hardware has",
     source="PTX ISA, 'bar, barrier': ids 0 .. 15",
-    line=8,
+    line=9,
 )
 
 REJECTED = """
 @kernel(target="sm_90a")
 def many(y: Out[f32, M, 32]):
-    launch(ctas=M)
+    where(M % 2 == 0)
+    launch(ctas=M // 2)
     team = role(warp, count=2)
     turns = named_barrier(16)
     with team as w:
@@ -31,7 +32,8 @@ def many(y: Out[f32, M, 32]):
 ACCEPTED = """
 @kernel(target="sm_90a")
 def many(y: Out[f32, M, 32]):
-    launch(ctas=M)
+    where(M % 2 == 0)
+    launch(ctas=M // 2)
     team = role(warp, count=2)
     turns = named_barrier(15)
     with team as w:

@@ -13,13 +13,14 @@ RULE = Rule(
     layer="binding",
     title="A rendezvous under a condition that differs between its participants",
     source="PTX ISA, 'barrier': all participating threads",
-    line=8,
+    line=9,
 )
 
 REJECTED = '''
 @kernel(target="sm_90a")
 def rows(x: In[f32, M, N], y: Out[f32, M, N]):
-    launch(ctas=M)
+    where(M % 2 == 0)
+    launch(ctas=M // 2)
     team = role(warp, count=2)
     with team as w:
         v = load(x[cta, :], vec(1).cols[32])
@@ -31,7 +32,8 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
 ACCEPTED = '''
 @kernel(target="sm_90a")
 def rows(x: In[f32, M, N], y: Out[f32, M, N]):
-    launch(ctas=M)
+    where(M % 2 == 0)
+    launch(ctas=M // 2)
     team = role(warp, count=2)
     with team as w:
         v = load(x[cta, :], vec(1).cols[32])

@@ -19,8 +19,8 @@ RULE = Rule(
 
 REJECTED = """
 @kernel(target="sm_90a")
-def tiles(x: In[bf16, R, K], y: Out[f32, R]):
-    where(K > 0, K % 64 == 0)
+def tiles(x: In[bf16, R, K], y: Out[f32, R // 8]):
+    where(K > 0, K % 64 == 0, R % 8 == 0)
     launch(ctas=1)
     producer = role(thread)
     math = role(warp)
@@ -41,13 +41,13 @@ def tiles(x: In[bf16, R, K], y: Out[f32, R]):
                 total = total + row_sum(col_sum(cast(load(x_s[first + n], vec(8, 8)[8, 64]), f32)))
                 fence_async()
                 arrive(free[first + n])
-            store(y[8 * tile], total)
+            store(y[tile], total)
 """
 
 ACCEPTED = """
 @kernel(target="sm_90a")
-def tiles(x: In[bf16, R, K], y: Out[f32, R]):
-    where(K > 0, K % 64 == 0)
+def tiles(x: In[bf16, R, K], y: Out[f32, R // 8]):
+    where(K > 0, K % 64 == 0, R % 8 == 0)
     launch(ctas=1)
     producer = role(thread)
     math = role(warp)
@@ -68,5 +68,5 @@ def tiles(x: In[bf16, R, K], y: Out[f32, R]):
                 total = total + row_sum(col_sum(cast(load(x_s[first + n], vec(8, 8)[8, 64]), f32)))
                 fence_async()
                 arrive(free[first + n])
-            store(y[8 * tile], total)
+            store(y[tile], total)
 """

@@ -1,0 +1,336 @@
+"""Every element of an Out tensor written exactly once, and every global index inside its tensor, on the witness shapes.
+
+The launch is run CTA by CTA with all its CTAs, but only as far as global regions are concerned: statements that decide neither
+a region nor whether it is reached are left out. What depends on loaded data is not counted (a permutation of rows, ragged
+experts): such a tensor is left to evaluation, which poisons outputs. Masks (`when=`) may write or not and count as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cake_ir.bound import (
+    Assume,
+    BoundKernel,
+    For,
+    Let,
+    Op,
+    Region,
+    ScalarVar,
+    SConst,
+    SetScalar,
+    SOp,
+    SVar,
+    Tensor,
+    sx_vars,
+    walk,
+)
+from cake_ir.diagnostics import Diagnostic, Related, Span, Subject
+from cake_ir.events import tainted_scalars
+from cake_ir.skeleton import AssumeViolated, Skeleton, SkeletonLimit
+from cake_ir.witness import Witness, iter_events, witnesses
+
+UNWRITTEN, TWICE, OUTSIDE = "data/output-unwritten", "data/output-written-twice", "data/global-out-of-bounds"
+LIMIT = 20_000
+"""Events and loop steps of one witness; a shape that needs more is left out."""
+AGENTS = 1200
+"""Roles times CTAs over all witnesses of a kernel; the smallest launch is run in any case."""
+UNCLIPPED = ("bulk_load", "bulk_store", "bulk_reduce")
+"""Ops that move whole rows, whatever the tensor's extents."""
+ELEMENTS = 1 << 22
+"""Elements of an Out tensor that are counted; a larger one is left out of that witness."""
+
+_SX = (SConst, SVar, SOp)
+
+
+class _Facts:
+    """What of a kernel decides its global regions. writes: only the ops that write an Out tensor are of interest, otherwise
+    all with a dimension that nothing clips."""
+
+    def __init__(self, bound: BoundKernel, writes: bool) -> None:
+        self.bound = bound
+        self.loaded: set[ScalarVar] = set()
+        self.computed = tainted_scalars(bound)
+        self.under_data: set[int] = set()
+        self._close()
+        self.sites = {
+            s.site
+            for s in walk(bound.body)
+            if isinstance(s, Op) and any(_wanted(s, n, r, writes) for n, r in regions(s))
+        }
+        self.needed: set[ScalarVar] = set()
+        self.sets = [s for s in walk(bound.body) if isinstance(s, SetScalar)]
+        size = -1
+        while size != len(self.needed):
+            size = len(self.needed)
+            self._need(bound.body)
+
+    def _close(self) -> None:
+        """Scalars that depend on loaded data, and sites below a branch that does, to a fixed point."""
+        size = -1
+        while size != len(self.loaded) + len(self.under_data):
+            size = len(self.loaded) + len(self.under_data)
+            self._visit(self.bound.body, False)
+
+    def _visit(self, body: tuple[Any, ...], under: bool) -> None:
+        for s in body:
+            if isinstance(s, Op):
+                self.loaded.update(r for r in s.results if isinstance(r, ScalarVar))
+                if under:
+                    self.under_data.add(s.site)
+            elif isinstance(s, SetScalar):
+                if under or self.depends(s.value):
+                    self.loaded.add(s.var)
+            else:
+                by = under or any(self.depends(x) for x in _control(s))
+                if by and isinstance(s, For):
+                    self.loaded.add(s.var)
+                for part in _blocks(s):
+                    self._visit(part, by)
+
+    def _need(self, body: tuple[Any, ...]) -> bool:
+        """Collects the scalars that the wanted regions and the control around them read; whether there is anything wanted."""
+        any_here = False
+        for s in body:
+            if isinstance(s, Op):
+                if s.site in self.sites:
+                    any_here = True
+                    for _, r in regions(s):
+                        for d in r.dims:
+                            self.needed |= sx_vars(d.start) | (sx_vars(d.stop) if d.stop is not None else set())
+                elif any(r in self.needed for r in s.results if isinstance(r, ScalarVar)):
+                    any_here = True
+                    for _, r in regions(s):
+                        for d in r.dims:
+                            self.needed |= sx_vars(d.start)
+            elif isinstance(s, SetScalar):
+                if s.var in self.needed:
+                    any_here = True
+                    self.needed |= sx_vars(s.value)
+            else:
+                inside = [self._need(part) for part in _blocks(s)]
+                if any(inside) or (isinstance(s, Assume) and _control(s)):
+                    any_here = any_here or any(inside)
+                    for x in _control(s):
+                        self.needed |= sx_vars(x)
+        return any_here
+
+    def depends(self, x: Any) -> bool:
+        return isinstance(x, _SX) and bool(sx_vars(x) & self.loaded)
+
+    def certain(self, op: Op, r: Region) -> bool:
+        """Whether the op's region, and whether it is reached, are the same for all data."""
+        return op.site not in self.under_data and not any(
+            d.kind == "gather" or self.depends(d.start) or (d.stop is not None and self.depends(d.stop)) for d in r.dims
+        )
+
+    def known(self, op: Op, r: Region) -> bool:
+        """Whether the run knows the op's region: it depends at most on loaded indices, which the witness chooses as the
+        kernel assumes them, not on computed data."""
+        free = self.computed
+        return op.operands.get("when") is None and not any(
+            d.kind == "gather" or sx_vars(d.start) & free or (d.stop is not None and sx_vars(d.stop) & free)
+            for d in r.dims
+        )
+
+
+def regions(op: Op) -> list[tuple[str, Region]]:
+    """The global regions of an op with their operand names."""
+    return [(n, r) for n, r in op.operands.items() if isinstance(r, Region)]
+
+
+def _mode(op: Op, operand: str) -> str:
+    return next((a.mode for a in op.decl.accesses if a.operand == operand), "read")
+
+
+def _wanted(op: Op, operand: str, r: Region, writes: bool) -> bool:
+    if writes:
+        return r.tensor.direction == "Out" and _mode(op, operand) == "write"
+    return op.name in UNCLIPPED or any(d.kind == "index" or (d.kind == "slice" and not _counts_up(d.start)) for d in r.dims)
+
+
+def _counts_up(x: Any) -> bool:
+    """Whether a start is not negative by its form alone: sums and products of extents, indices and positive literals."""
+    if isinstance(x, SConst):
+        return x.value >= 0
+    if isinstance(x, SVar):
+        return x.var.kind in (
+            "dim",
+            "cta",
+            "cta_count",
+            "cluster_rank",
+            "cluster_id",
+            "cluster_count",
+            "sms",
+            "instance",
+        )
+    return (
+        isinstance(x, SOp)
+        and x.op in ("+", "*", "//", "%", "min", "max", "ceil_div")
+        and all(_counts_up(a) for a in x.args)
+    )
+
+
+def _control(s: Any) -> list[Any]:
+    """The scalar expressions that decide whether and how often the blocks of a statement run."""
+    return [x for n in ("start", "stop", "step", "cond") if isinstance(x := getattr(s, n, None), _SX)]
+
+
+def _blocks(s: Any) -> list[tuple[Any, ...]]:
+    return [part for n in ("prelude", "body", "then", "orelse") if (part := getattr(s, n, None))]
+
+
+class _Regions(Skeleton):
+    """The skeleton of the ops with global regions alone."""
+
+    def __init__(self, bound: BoundKernel, facts: _Facts) -> None:
+        self._facts = facts
+        super().__init__(bound)
+
+    def _stmt(self, s: Any, role: Any, warp: bool) -> Callable[[Any], None] | None:
+        if isinstance(s, Op) and not (s.site in self._facts.sites or any(r in self._facts.needed for r in s.results)):
+            return None
+        if isinstance(s, Let) or (isinstance(s, SetScalar) and s.var not in self._facts.needed):
+            return None
+        return super()._stmt(s, role, warp)
+
+    def _operand(self, value: Any) -> Callable[[Any], Any] | None:
+        return super()._operand(value) if isinstance(value, Region) else None
+
+
+def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
+    """Findings on the first witness that shows one; at most one per rule and tensor."""
+    found: dict[tuple[str, str], Diagnostic] = {}
+    for writes in (True, False):
+        facts = _Facts(bound, writes)
+        if not facts.sites:
+            continue
+        skeleton = _Regions(bound, facts)
+        agents = 0
+        for w in sorted(witnesses(bound).witnesses, key=lambda w: w.cta_count):
+            agents += w.cta_count * len(bound.roles)
+            if agents > AGENTS and agents > w.cta_count * len(bound.roles):
+                break
+            try:
+                for d in _check(skeleton, facts, w, writes):
+                    found.setdefault((d.rule, d.subject.resource or ""), d)
+            except (SkeletonLimit, AssumeViolated, ValueError):
+                continue
+            if found:
+                return list(found.values())
+    return []
+
+
+def _check(skeleton: _Regions, facts: _Facts, w: Witness, writes: bool) -> Iterator[Diagnostic]:
+    """One witness. With `writes` all CTAs, so that holes are holes; otherwise the first and last ones."""
+    import numpy as np
+
+    bound = skeleton.bound
+    env = skeleton.environment(w.shape, {}, w.sms)
+    shapes = {t: tuple(int(e(env)) for e in skeleton._extent[t]) for t in bound.tensors}
+    counts: dict[Tensor, Any] = {}
+    for t in bound.tensors:
+        size = 1
+        for n in shapes[t]:
+            size *= n
+        if writes and t.direction == "Out" and 0 < size <= ELEMENTS:
+            counts[t] = np.zeros(shapes[t], np.uint8)
+    ctas = (
+        None
+        if writes
+        else tuple(sorted({*w.ctas, *(c for c in (0, 1, w.cta_count - 2, w.cta_count - 1) if 0 <= c < w.cta_count)}))
+    )
+    last: dict[Tensor, Op] = {}
+    for trace in skeleton.run(w.shape, None, w.sms, w.oracle, ctas, limit=LIMIT):
+        for e in iter_events(trace.events):
+            op = e.node
+            if not isinstance(op, Op):
+                continue
+            for name, at in e.vals.items():
+                r = op.operands[name]
+                t = r.tensor
+                if not facts.known(op, r):
+                    continue
+                fault = _outside(r, at.dims, shapes[t], op.name in UNCLIPPED)
+                if fault:
+                    yield _finding(bound, OUTSIDE, op.span, f"{op.name} {fault}", t, w, op, trace)
+                    return
+                if t not in counts or _mode(op, name) != "write":
+                    continue
+                part = counts[t][tuple(slice(a, max(a, b)) for a, b in at.dims)]
+                if part.size and part.max():
+                    first = [int(i) for i in np.argwhere(part)[0]]
+                    where = [a + i for (a, _), i in zip(at.dims, first, strict=True)]
+                    text = f"{op.name} writes {t.name}{where} a second time"
+                    yield _finding(bound, TWICE, op.span, text, t, w, op, trace, last.get(t))
+                    return
+                part += 1
+                last[t] = op
+    writers = _writers(bound)
+    for t, count in counts.items():
+        if not all(facts.certain(op, r) and op.operands.get("when") is None for op, r in writers.get(t, ())):
+            continue
+        if writers.get(t) and not count.all():
+            holes = np.argwhere(count == 0)
+            op = writers[t][0][0]
+            text = f"{len(holes)} of {count.size} elements of {t.name} are never written, the first is {t.name}{holes[0].tolist()}"
+            yield _finding(bound, UNWRITTEN, op.span, text, t, w, op, None)
+
+
+def _writers(bound: BoundKernel) -> dict[Tensor, list[tuple[Op, Region]]]:
+    found: dict[Tensor, list[tuple[Op, Region]]] = {}
+    for s in walk(bound.body):
+        if isinstance(s, Op):
+            for name, r in regions(s):
+                if _mode(s, name) == "write":
+                    found.setdefault(r.tensor, []).append((s, r))
+    return found
+
+
+def _outside(
+    r: Region, dims: tuple[tuple[int, int] | None, ...], shape: tuple[int, ...], whole: bool = False
+) -> str | None:
+    """The first dimension of a region that leaves its tensor where nothing clips it. whole: not even its end is clipped."""
+    for i, (d, at) in enumerate(zip(r.dims, dims, strict=True)):
+        if at is None:
+            continue
+        start = at[0]
+        if d.kind == "index" and not 0 <= start < shape[i]:
+            return f"uses index {start} of dimension {i} of {r.tensor.name}, whose extent is {shape[i]}"
+        if d.kind == "slice" and start < 0:
+            return f"uses a region of {r.tensor.name} that starts at {start} in dimension {i}"
+        if whole and d.kind == "slice" and start + d.size > shape[i]:
+            return (
+                f"copies {d.size} elements from {start} on in dimension {i} of {r.tensor.name}, whose extent is {shape[i]}, "
+                "and does not clip"
+            )
+    return None
+
+
+CONTRACTS = {
+    UNWRITTEN: "Out: every element is written exactly once.",
+    TWICE: "Out: every element is written exactly once.",
+    OUTSIDE: "An index lies inside its dimension; a region starts at 0 or later (only its end is clipped).",
+}
+
+
+def _finding(
+    bound: BoundKernel,
+    rule: str,
+    span: Span,
+    text: str,
+    t: Tensor,
+    w: Witness,
+    op: Op,
+    trace: Any,
+    other: Op | None = None,
+) -> Diagnostic:
+    who = f" ({trace.label})" if trace is not None else ""
+    related = (
+        (Related(span=other.span, message=f"{t.name} is written here before"),) if other and other is not op else ()
+    )
+    return Diagnostic(
+        rule=rule, family="data", severity="error", message=f"{text}{who} [{w.describe()}]", contract=CONTRACTS[rule], span=span,
+        related=related, subject=Subject(kernel=bound.name, role=trace.role.name if trace else None, resource=t.name, op=op.name),
+    )  # fmt: skip
