@@ -78,16 +78,20 @@ def _release(p: Access) -> Event | None:
 
 
 def _known_release(p: Access, a: Access) -> Event | None:
-    """A release by p's unit, after p was issued, that a's unit has learned of."""
+    """A release by p's unit, after p was issued, that a's unit has learned of: the one of p's own use if there is one,
+    for that is what the refill waits for; a turn passed to a neighbour also comes after p, but frees nothing."""
     known = a.unit.KL if a.thread else a.unit.K
     u = p.unit
+    first = None
     for tick, tick_l, thread, e, _ in u.releases:
-        if thread:
-            if p.ticks[1] <= tick_l <= known[u.L]:
-                return e
-        elif p.ticks[0] <= tick <= known[u.R]:
+        learned = p.ticks[1] <= tick_l <= known[u.L] if thread else p.ticks[0] <= tick <= known[u.R]
+        if not learned:
+            continue
+        bar = e.vals.get("bar")
+        if e.node.name == "arrive" and bar is not None and bar.use == p.use:
             return e
-    return None
+        first = first or e
+    return first
 
 
 def _early_release(p: Access, a: Access) -> Event | None:
