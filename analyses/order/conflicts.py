@@ -477,6 +477,14 @@ def _tst(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -
 _ENGINES = {"tma": _tma, "wgmma": _wgmma, "tc": _tc, "bulk": _bulk, "cp_async": _cp, "tld": _tld, "tst": _tst}
 
 
+def _later(p: Access, a: Access) -> bool:
+    """Whether p, which ran first, comes later in the program that both instances of one role run."""
+    if root(p.unit).role is not root(a.unit).role or p.unit.parent is not None or a.unit.parent is not None:
+        return False
+    ahead, behind = p.unit.events, a.unit.events
+    return len(ahead) == len(behind) and any(e is p.event for e in ahead[a.unit.pc + 1 :])
+
+
 def _generic(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
     an, pn = name_of(a.event), name_of(p.event)
     if root(p.unit) is root(a.unit):
@@ -498,12 +506,13 @@ def _generic(m: Accesses, p: Access, a: Access, what: str, before: str, mode: st
         )
     if before == "read":
         return _not_released(p, a, what)
-    if mode == "read" and p.use > a.use:
+    if mode == "read" and (p.use > a.use or _later(p, a)):
         return (
             rule.OVERWRITTEN,
             p.event,
             p.unit,
-            f"{pn} overwrites the slot of {what} with use {p.use} while {a.unit.label} may still read it ({an})",
+            f"{pn} overwrites {f'the slot of {what} with use {p.use}' if p.use > a.use else what} while "
+            f"{a.unit.label} may still read it ({an})",
         )
     if mode == "read":
         return rule.UNSYNCED_READ, a.event, a.unit, f"{an} reads {what}; nothing orders it after {pn} by {p.unit.label}"
