@@ -121,7 +121,7 @@ def _count_one(bound: BoundKernel, w: Witness, tally: Tally, ops: dict[int, Op],
                 if e.vals["bar"].use >= 0:
                     tally.waited.setdefault(e.vals["bar"].barrier, e.node.span)
             elif name in ("sync", "named_arrive"):
-                _named(e, trace, tally)
+                _named(bound, e, trace, tally)
     for key, sites in arrivals.items():
         tally.arrivals.setdefault(key[0], {}).setdefault(sum(sites.values()), key)
         tally.sites.setdefault((key[0], sum(sites.values())), sites)
@@ -193,13 +193,28 @@ def _bytes(
             )
 
 
-def _named(e: Event, trace: AgentTrace, tally: Tally) -> None:
+def _named(bound: BoundKernel, e: Event, trace: AgentTrace, tally: Tally) -> None:
     op = e.node
     scope = op.attrs.get("scope")
     warps = 4 if op.unit == "G" else 1
     if op.name == "named_arrive" or scope == "named":
         bar: BarAt = e.vals["bar"]
         key: NamedKey = ("named", bar.barrier, bar.slot)
+        if not 0 <= bar.use < bar.barrier.stages:  # an index, not a use number: it does not wrap
+            known = any(d.rule == "derive/named-index" and d.span == op.span for d in tally.diagnostics)
+            if not known:
+                text = f"{bar.barrier.name}[{bar.use}]: {bar.barrier.name} declares {bar.barrier.stages}"
+                tally.diagnostics.append(
+                    error(
+                        "derive/named-index",
+                        "derive",
+                        f"{text} hardware barrier{'s' * (bar.barrier.stages != 1)}, numbered from 0 ({trace.label})",
+                        op.span,
+                        contract=contract("derive/named-index"),
+                        subject=Subject(kernel=bound.name, role=trace.role.name, resource=bar.barrier.name, op=op.name),
+                    )
+                )
+            return
     elif scope == "role":
         key = ("role", op.operands["role"].name)
     elif scope == "warpgroup":

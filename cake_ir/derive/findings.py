@@ -18,6 +18,7 @@ CONTRACTS: Final[dict[str, str]] = {
     "derive/data-dependent": "How often barriers are used follows from extents "
     "and integer inputs, not from computed values.",
     "derive/named-ids": "Ids 1 to 15 serve named barriers, sync(ROLE) and one per instance for sync(warpgroup).",
+    "derive/named-index": "The index of a named barrier lies between 0 and the declared number.",
     "derive/overlay-too-large": "An overlay fits into the buffer it lies over.",
     "derive/overlay-alignment": "A swizzled tile starts at a multiple of its swizzle period.",
     "sync/phase-drift": "Use numbers that restart agree with the phase the barrier slot is really in.",
