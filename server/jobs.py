@@ -61,7 +61,17 @@ class Jobs:
             job = Job(job_id, kind, request, Control())
             job.control.on_progress = self._recorder(job)
             self._jobs[job_id] = job
-        self._store.put_job(job_id, kind, "running", request)
+        try:
+            self._store.put_job(job_id, kind, "running", request)
+        except BaseException:
+            # A job that never starts must not be joined: the next call of the same request tries afresh.
+            with self._lock:
+                self._jobs.pop(job_id, None)
+            job.result = EngineError(
+                "job/lost", "the job was not started: the workspace could not take it", "make the same call again"
+            ).result()
+            job.done.set()
+            raise
         threading.Thread(target=self._run, args=(job, work), name=job_id, daemon=True).start()
         return job
 

@@ -142,3 +142,19 @@ async def test_the_outcome_outlives_the_server_and_a_lost_job_says_so(engine: En
         assert got["status"] == "passed" and got["data"] == {"t": 1}
         lost = await call(client, "compile_and_bench", job_id="job_" + "a" * 32)
         assert lost["code"] == "job/lost"
+
+
+async def test_a_job_that_could_not_be_stored_starts_afresh_when_there_is_space(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(engine.store)
+
+    def full(*_: object, **__: object) -> None:
+        raise EngineError("storage/full", "no space", "free some")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.store, "put_job", full)
+        with pytest.raises(EngineError, match="no space"):
+            jobs.start("k", {"x": 1}, lambda control: Result(summary="done", status="ok"))
+    got = finished(jobs, lambda control: Result(summary="done", status="ok"), "k", {"x": 1})
+    assert got.status == "ok"
