@@ -71,5 +71,5 @@ def estimate_summary(unit: Unit, shape: Mapping[str, int], found: Any) -> str:
     dims = ",".join(f"{k}={v}" for k, v in shape.items())
     return (
         f"{unit.kernel} at {dims} on {unit.target}: estimated {found.time_us:.4g} us, no schedule below "
-        f"{found.floor_us:.4g} us, bound by {found.bound_by} (uncalibrated model, not a measurement)"
+        f"{found.floor_us:.4g} us, roofline {found.bound_by}, schedule limited by {found.limited_by} (uncalibrated model, not a measurement)"
     )

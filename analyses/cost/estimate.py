@@ -35,20 +35,26 @@ _OVERLAPPED = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """All times in microseconds. `floor_us`: what no schedule beats on this device (compulsory bytes, tensor work).
-    calibrated is False: rates are datasheet numbers."""
+    """All times in microseconds; docs/cost-model.md explains every field.
+
+    bounds_us: time each resource needs if nothing else cost anything (the roofline); bound_by is the largest. limited_by: what
+    this schedule waits for: a resource, "role NAME" (its steps are in order), "latency" (too little work per CTA to hide the first
+    load), hbm or l2. floor_us: what no schedule beats on this device (compulsory bytes, tensor work). calibrated is False: rates
+    are datasheet numbers."""
 
     time_us: float
     floor_us: float
     bound_by: str
+    limited_by: str
     bounds_us: dict[str, float]
     ctas: int
     ctas_per_sm: int
     waves: float
     cta_us: float
+    launch_us: float
     role_us: dict[str, float]
     limiters: tuple[dict[str, Any], ...]
-    flop: float
+    tensor_flop: float
     hbm_bytes: float
     l2_bytes: float
     target: str
@@ -212,15 +218,16 @@ def estimate(bound: B.BoundKernel, shape: dict[str, int]) -> Estimate:
         if "l2_bytes_per_clk_per_sm" in target.facts
         else 0.0,
         **{r: c * ctas * average / sms / clock for r, c in shared.items()},
-        "launch": LAUNCH_S,
     }
     schedule = cta_s * full_waves
     time_s = max(schedule, bounds["hbm"], bounds["l2"]) + LAUNCH_S
-    bound_by = (
-        max(clocks, key=lambda r: clocks[r])
-        if clocks and schedule >= max(bounds["hbm"], bounds["l2"])
-        else ("hbm" if bounds["hbm"] >= bounds["l2"] else "l2")
-    )
+    memory = max(bounds["hbm"], bounds["l2"])
+    if schedule <= memory:
+        limited_by = "hbm" if bounds["hbm"] >= bounds["l2"] else "l2"
+    elif max(clocks.values(), default=0.0) < FIRST_LOAD_CLK:
+        limited_by = "latency"
+    else:
+        limited_by = max(clocks, key=lambda r: clocks[r])
     bits = {
         op.operands["b"].buffer.dtype.bits if isinstance(op.operands["b"], B.View) else op.operands["b"].type.dtype.bits
         for op in B.walk(bound.body)
@@ -237,17 +244,19 @@ def estimate(bound: B.BoundKernel, shape: dict[str, int]) -> Estimate:
     return Estimate(
         time_us=time_s * us,
         floor_us=max(bounds["hbm"], tensor_s) * us,
-        bound_by=bound_by,
+        bound_by=max(bounds, key=lambda r: bounds[r]),
+        limited_by=limited_by,
         bounds_us={k: v * us for k, v in bounds.items()},
         ctas=ctas,
         ctas_per_sm=resident,
         waves=waves,
         cta_us=cta_s * us,
+        launch_us=LAUNCH_S * us,
         role_us={n: c / clock * us for n, c in walk.roles.items()},
         limiters=tuple(
             {"line": k[0], "col": k[1], "what": k[2], "clocks_per_cta": v[0], "share": v[0] / total} for k, v in top
         ),
-        flop=flop,
+        tensor_flop=flop,
         hbm_bytes=hbm_bytes,
         l2_bytes=l2_bytes,
         target=target.name,

@@ -29,6 +29,7 @@ class Context:
         self.definitions: dict[B.ScalarVar, B.SX] = {}
         self.ranges: dict[B.ScalarVar, Interval] = {}
         self.assigned: dict[str, int] = {}
+        self.assigned_anywhere: set[str] = set()
         self.out: list[B.Stmt] = []
         self.statements = 0
         self.sites = 0
@@ -115,9 +116,14 @@ class Context:
                     return role
         return None
 
+    def seen(self, name: str) -> bool:
+        """Whether any block of the kernel assigns this name."""
+        return name in self.assigned_anywhere
+
     def define(self, name: str, value: Any) -> None:
         """Bind a new name in the innermost scope, owned by the current role."""
         scope = self.scopes[-1]
+        self.assigned_anywhere.add(name)
         if self.role is None:
             scope.names[name] = value
         else:
@@ -143,7 +149,7 @@ class Context:
                 "language/unknown-name",
                 f"unknown name '{node.id}'{self._hint(node.id)}",
                 node.span,
-                contract="A name first assigned in a block does not exist after it.",
+                contract="A name first assigned in a block ends with it." if self.seen(node.id) else "",
             )
         if isinstance(found.value, Poison):
             raise SilentError

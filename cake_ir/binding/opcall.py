@@ -27,7 +27,7 @@ def call_op(c: Context, node: S.Call, names: tuple[str, ...] = ()) -> tuple[Any,
     """Bind one op, emit it, and return its results (Fragments / ScalarVars). `names`: names of fresh results."""
     name = node.func.id  # type: ignore[union-attr]
     if not is_op(name):
-        known = [n for n in registry() if n not in INTERNAL]
+        known = [n for n in registry() if n not in INTERNAL] + sorted(E.ELEMENTWISE)
         import difflib
 
         close = difflib.get_close_matches(name, known, 1)
@@ -42,7 +42,8 @@ def call_op(c: Context, node: S.Call, names: tuple[str, ...] = ()) -> tuple[Any,
         legal = ", ".join(UNIT_NAMES[u] for u in decl.units)
         c.fail(
             "hardware/illegal-unit",
-            f"{name} is executed by {legal}; here the unit is {UNIT_NAMES[c.unit]}",
+            f"{name} is executed by {legal}; here the unit is {UNIT_NAMES[c.unit]}"
+            + ("; put it into `with elected():`" if "T" in decl.units and c.unit in ("W", "G") else ""),
             node.span,
             op=name,
             contract=f"{decl.source}: every op lists the units that may execute it.",

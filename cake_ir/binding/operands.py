@@ -83,7 +83,8 @@ def region(c: Context, tensor: B.Tensor, node: S.Index) -> B.Region:
     if len(node.items) != len(tensor.extents):
         c.fail(
             "language/rank",
-            f"'{tensor.name}' has {len(tensor.extents)} dimensions, {len(node.items)} indices given",
+            f"'{tensor.name}' has {len(tensor.extents)} dimensions, {len(node.items)} indices given; every dimension is written: an index "
+            f"drops it, `:` keeps it, as in {tensor.name}[{', '.join(['i'] * (len(tensor.extents) - 1) + [':'])}]",
             node.span,
         )
     dims = []

@@ -20,8 +20,8 @@ OPS = [
             "WG",
             (_X,),
             "in-thread, then shfl.sync.bfly",
-            f"{op} over each {'row' if axis == 'row' else 'column'} of a tile: a .{axis}s vector; of a "
-            f".{'cols' if axis == 'row' else 'rows'} vector: a scalar. In-thread left to right, then a butterfly over the lanes that share the result.",
+            f"{op} over each {axis} of a tile gives a .{axis}s vector, of a vector that crosses it a scalar. In-thread left to "
+            "right, then a butterfly over the lanes that share the result.",
         )
         for axis in ("row", "col")
         for op in ("sum", "max", "min")

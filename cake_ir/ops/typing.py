@@ -46,9 +46,11 @@ class Call:
     def fail(self, rule: str, message: str, at: str | None = None, contract: str = "") -> Any:
         """Stop with a diagnostic at an argument (or the whole call)."""
         span = self.nodes[at].span if at and at in self.nodes else self.span
-        self.c.fail(
-            rule, message, span, op=self.decl.name, contract=contract or f"{self.decl.form} ({self.decl.source})"
-        )
+        self.c.fail(rule, message, span, op=self.decl.name, contract=contract or self._form(rule))
+
+    def _form(self, rule: str) -> str:
+        """Hardware findings cite the instruction form; a type error of the language does not need it."""
+        return f"{self.decl.form} ({self.decl.source})" if rule.startswith("hardware/") else ""
 
     def keep(self, *names: str) -> None:
         """Pass arguments through as operands (present ones only)."""

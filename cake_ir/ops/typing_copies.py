@@ -14,7 +14,9 @@ def contiguous(call: Call, region: B.Region, rule: str) -> None:
     """Asynchronous copies move rows of neighbouring elements: the last dimension has stride 1."""
     stride = region.tensor.strides[-1]
     if stride is not None and getattr(stride, "value", None) != 1:
-        call.fail(rule, f"the elements of a row of '{region.tensor.name}' are not neighbours: it declares a stride", "region")
+        call.fail(
+            rule, f"the elements of a row of '{region.tensor.name}' are not neighbours: it declares a stride", "region"
+        )
 
 
 def writable(call: Call, region: B.Region, at: str, update: bool = False) -> None:
@@ -95,7 +97,7 @@ def tma_operands(call: Call) -> tuple[B.View, B.Region]:
     if inner // size > 256:
         call.fail(
             "hardware/tma-box",
-            f"the inner box has {inner // size} elements; at most 256",
+            f"the inner box has {inner // size} elements; at most 256 (swizzle=128 splits a wide row into panels)",
             "view",
             "Driver API: boxDim[i] <= 256.",
         )
@@ -282,6 +284,13 @@ def _load(call: Call) -> list[Any]:
 @check("load_scalar")
 def _load_scalar(call: Call) -> list[Any]:
     src = call.args["src"]
+    shape = src.shape if isinstance(src, B.View) else tuple(d for d in src.dims if d.kind != "index")
+    if shape:
+        call.fail(
+            "language/rank",
+            f"a load of rank {len(shape)} needs a layout, as in load(src, vec(V).cols[n]); only one element loads without",
+            "src",
+        )
     memory = _memory(call, "src", (), read=True)
     dtype = _memory_dtype(src)
     if dtype.name not in ("f32", "i32", "bf16", "f16"):

@@ -23,7 +23,9 @@ def _input_types(call: Call, a: DType, b: DType) -> int:
         integers = a.name in ("i8", "u8") and b.name in ("i8", "u8")
         call.fail(
             "hardware/mma-dtype",
-            f"integer products ({a} by {b}, sums in i32) are not offered" if integers else f"no form multiplies {a} by {b}",
+            f"integer products ({a} by {b}, sums in i32) are not offered"
+            if integers
+            else f"no form multiplies {a} by {b}",
             "a",
             "PTX ISA: bf16 x bf16, f16 x f16, e4m3/e5m2 freely mixed.",
         )

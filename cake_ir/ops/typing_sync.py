@@ -56,7 +56,12 @@ def _sync(call: Call) -> list[Any]:
         return []
     if isinstance(scope, B.Role):
         if c.role is not scope or unit == "T":
-            call.fail("hardware/illegal-unit", f"sync({scope.name}) is executed by all of role {scope.name}", "scope")
+            why = f"sync({scope.name}) is executed by all of role {scope.name}"
+            if scope.unit == "thread":
+                why = f"role {scope.name} is one thread and has nobody to meet; threads of different roles meet at an mbarrier"
+            elif unit == "T" and c.role is scope:
+                why += "; move it out of `with elected():`"
+            call.fail("hardware/illegal-unit", why, "scope")
         if control == "instance" and scope.count > 1:
             call.fail(
                 "sync/non-uniform-control",
@@ -72,7 +77,8 @@ def _sync(call: Call) -> list[Any]:
         where = "kernel level" if legal == "K" else "a warpgroup" if legal == "G" else "a warp or warpgroup"
         call.fail(
             "sync/cta-sync-divergent" if legal == "K" else "hardware/illegal-unit",
-            f"sync({name}) belongs to {where}",
+            f"sync({name}) belongs to {where}"
+            + (f"; inside role {c.role.name} use sync({c.role.name})" if c.role else ""),
             "scope",
             "A CTA-wide barrier is reached by all threads.",
         )

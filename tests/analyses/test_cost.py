@@ -29,7 +29,7 @@ def kernel(name: str, target: str | None = None) -> BoundKernel:
     ("kmeans_assign", {"B": 32, "N": 61440, "C": 1024, "D": 128}, 2 * 32 * 61440 * 1024 * 128),
 ])  # fmt: skip
 def test_flop_of_a_product_is_counted_exactly(name: str, shape: dict[str, int], flop: int) -> None:
-    assert estimate(kernel(name), shape).flop == pytest.approx(flop, rel=1e-9)
+    assert estimate(kernel(name), shape).tensor_flop == pytest.approx(flop, rel=1e-9)
 
 
 def test_gemm_bound_is_the_tensor_rate() -> None:
@@ -42,7 +42,13 @@ def test_row_kernel_is_bound_by_memory() -> None:
     found = estimate(kernel("rmsnorm", "sm_90a"), {"M": 16384, "D": 4096})
     assert found.hbm_bytes == 2 * 16384 * 4096 * 2 + 4096 * 2
     assert found.bounds_us["hbm"] == pytest.approx(found.hbm_bytes / 4.8e12 * 1e6)
-    assert found.bound_by == "hbm"
+    assert found.bound_by == "hbm" and found.bounds_us["hbm"] == max(found.bounds_us.values())
+
+
+def test_a_small_problem_is_limited_by_latency_not_by_its_roofline() -> None:
+    found = estimate(kernel("rmsnorm", "sm_90a"), {"M": 132, "D": 256})
+    assert found.limited_by == "latency"
+    assert found.time_us >= found.cta_us + found.launch_us > found.floor_us
 
 
 def test_more_work_never_costs_less() -> None:
