@@ -128,12 +128,13 @@ def _judge(record: Record, subject: Subject, bound: BoundKernel) -> None:
     j = judge(bound, subject.launches, ordered=subject.ordered, patient=accepted)
     record.judge, record.judge_kind, record.judge_first = j.state, j.kind, j.first
     record.judge_message, record.judge_line = j.message[:400], j.line
-    record.outcome = outcome(accepted, j.state, record.rules)
+    law = explained.law(record.rules, record.kind, record.op, record.what) or ""
+    record.outcome = outcome(accepted, j.state, law)
     if record.outcome == "explained reject":
-        record.law = explained.law(record.rules) or ""
+        record.law = law
 
 
-def outcome(accepted: bool, state: str, rules: list[str]) -> Outcome:
+def outcome(accepted: bool, state: str, law: str = "") -> Outcome:
     """The cell of the table: verifier verdict times judge verdict."""
     if state in ("crash", "unsupported"):
         return "undecided"
@@ -143,7 +144,7 @@ def outcome(accepted: bool, state: str, rules: list[str]) -> Outcome:
         return "other function" if state == "wrong" else "false accept"
     if state in ("fault", "schedule", "wrong", "timeout"):
         return "true reject"
-    return "explained reject" if explained.law(rules) else "unexplained reject"
+    return "explained reject" if law else "unexplained reject"
 
 
 def _fixed(errors: list[Diagnostic], text: str, bindings: dict[str, Any], target: str) -> bool:

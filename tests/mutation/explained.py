@@ -123,6 +123,42 @@ LAWS: dict[str, Law] = {
 }
 
 
-def law(rules: list[str]) -> str | None:
-    """The first rule that explains a reject, or None. Only the rules of the findings are asked, in order."""
-    return next((r for r in rules if r in LAWS), None)
+@dataclass(frozen=True)
+class EditLaw(Law):
+    """A law for one kind of edit: the rules that it may be found by, the kind and ops edited, words of the description."""
+
+    rules: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    words: str = ""
+
+
+EDIT_LAWS: dict[str, EditLaw] = {
+    "copy issued twice": EditLaw(
+        "PTX ISA, Memory consistency model, races: two unordered writes of one location, asynchronous copies included",
+        "both copies bring the same bytes, so that no order of them shows",
+        rules=("data/slot-reuse-without-wait", "data/write-into-flight"),
+        kinds=("duplicate",),
+        ops=("tma_load", "bulk_load", "cp_async"),
+    ),
+    "wait by one thread": EditLaw(
+        "PTX ISA, mbarrier.try_wait: the executing thread waits and acquires, nobody else",
+        "an agent of the value reading is a whole unit, and it waits as a whole",
+        rules=("data/read-before-arrival", "data/write-into-flight", "data/slot-reuse-without-wait", "data/unsynchronised-read",
+               "data/unsynchronised-write"),
+        kinds=("role",),
+        ops=("wait",),
+        words="by one thread",
+    ),
+}  # fmt: skip
+
+
+def law(rules: list[str], kind: str = "", op: str = "", what: str = "") -> str | None:
+    """The rule (or the edit law) that explains a reject, or None. Only the rules of the findings are asked, in order."""
+    found = next((r for r in rules if r in LAWS), None)
+    if found is not None:
+        return found
+    for name, e in EDIT_LAWS.items():
+        if set(rules) & set(e.rules) and kind in e.kinds and op in e.ops and e.words in what:
+            return name
+    return None

@@ -127,6 +127,14 @@ def judge(
             if fault.kind == "where":
                 declined.add(number)
                 continue
+            if (
+                fault.kind == "assume"
+            ):  # the mutant asks of the data what its contract does not promise: another function
+                found = Judgement("wrong", "assume", fault.message, where, fault.span.line, runs)
+                wrong = wrong or found
+                if not patient:
+                    return found
+                continue
             if fault.kind == "unsupported":
                 return Judgement("unsupported", fault.kind, fault.message, where, fault.span.line, runs)
             return Judgement("fault", fault.kind, fault.message, where, fault.span.line, runs)

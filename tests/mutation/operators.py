@@ -112,11 +112,38 @@ class Editor:
                 found.setdefault(group, set()).update(names(p.node) & (self._known | {_target(p.node)}))
         return found
 
+    @cached_property
+    def _guarded(self) -> dict[str, set[str]]:
+        """barrier -> buffers whose hand-over it is: those of copies that signal it, and those of the ops that follow a wait
+        for it in the same block."""
+        found: dict[str, set[str]] = {}
+        waited: dict[Path, set[str]] = {}
+        for p in self.places:
+            here = names(p.node) if not _compound(p.node) else set()
+            bars, tiles = here & set(self.barriers), here & set(self.buffers)
+            if op_of(p.node) == "wait":
+                waited.setdefault(p.block, set()).update(bars)
+            for b in bars | waited.get(p.block, set()):
+                found.setdefault(b, set()).update(tiles)
+        return found
+
+    def _counted(self, counter: str) -> set[str]:
+        """What is numbered by a counter: barriers and buffers of statements that name it."""
+        found: set[str] = set()
+        for p in self.places:
+            if not _compound(p.node) and counter in names(p.node):
+                found |= names(p.node) & self._known
+        return found
+
     def resources(self, p: Place) -> frozenset[str]:
         """What a finding about this statement may name: its barriers, buffers and accumulators; for an op of a commit
         group those of the group; for a fence or rendezvous those of its role block."""
         own = names(p.node) & self._known
         op = op_of(p.node)
+        own |= names(p.node) & set(self.tensors) if not _compound(p.node) else set()
+        if op == "+=":
+            own |= self._counted(p.node.target.id)
+        own |= set().union(*(self._guarded.get(b, set()) for b in own & set(self.barriers)))
         own |= self._by_group.get(GROUPS.get(op, ""), set())
         if isinstance(p.node, Assign):
             own |= {t.id for t in p.node.targets}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tests.mutation.evaluate import OUTCOMES
-from tests.mutation.explained import LAWS
+from tests.mutation.explained import EDIT_LAWS, LAWS
 from tests.mutation.operators import KINDS
 
 COLUMNS = ("mutants", *OUTCOMES[:6], "undecided", "verifier crash", "refused")
@@ -66,7 +66,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "fix_offered": share(sum(r["fix"] for r in sync), len(sync)),
         "verify_ms_p95": p95([r["verify_ms"] for r in bound if r["verify_ms"]]),
         "explained_by": {
-            law: {"count": n, "source": LAWS[law].source} for law, n in sorted(explained.items()) if law in LAWS
+            law: {"count": n, "source": (LAWS | EDIT_LAWS)[law].source} for law, n in sorted(explained.items())
         },
         "by_kind": by_kind(records),
         "by_subject": {

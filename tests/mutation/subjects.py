@@ -34,6 +34,7 @@ from tests.reference.search import kmeans, neighbours
 
 SKETCHES = Path(__file__).parents[1] / "data" / "sketches"
 ROUTE = routing((130, 0, 70), 50)
+FEW = routing((0, 3, 1), 2)
 KNN = (70, 300, 64, 2, 10)
 
 
@@ -134,8 +135,8 @@ def _sketch(
     return Subject(f"sketch/{file}/{kernel}", text, kernel, target, (bindings,), launches, ordered)
 
 
-def _mid() -> Problem:
-    first = up(ROUTE, 256, 128)
+def _mid(hidden: int) -> Problem:
+    first = up(ROUTE, 128, hidden)
     return down(ROUTE, first.right["h"], first.right["sh"], 256, 50)
 
 
@@ -152,32 +153,49 @@ def subjects() -> tuple[Subject, ...]:
     """All subjects; a sketch kernel that is a corpus kernel (equal content id) is left out."""
     rings: dict[str, Any] = {"DP": 64, "WG": 2, "BC": 64, "STAGES": 2}
     found = [
-        _corpus("kmeans_assign", (rings,), _means(2, 150, 330, 40, 2), _means(1, 300, 65, 64, 4)),
-        _corpus("kmeans_packed", (rings,), _means(2, 150, 330, 40, 2), _means(1, 300, 65, 64, 4)),
-        _corpus("gemm_sm90", ({"BN": 128, "STAGES": 2, "GROUP": 1},), _gemm(300, 136, 328, 2), _gemm(530, 264, 72, 4)),
-        _corpus("gemm_sm80", ({"STAGES": 3, "GROUP": 1},), _gemm(136, 136, 456, 4), _gemm(1, 264, 8, 4)),
+        _corpus("kmeans_assign", (rings,), _means(2, 150, 330, 40, 2), _means(1, 300, 65, 64, 4),
+                _means(3, 130, 20, 8, 2)),
+        _corpus("kmeans_packed", (rings,), _means(2, 150, 330, 40, 2), _means(1, 300, 65, 64, 4),
+                _means(3, 130, 20, 8, 2)),
+        _corpus("gemm_sm90", ({"BN": 128, "STAGES": 2, "GROUP": 1},), _gemm(300, 136, 328, 2),
+                _gemm(530, 264, 72, 4), _gemm(300, 264, 8, 2)),
+        _corpus("gemm_sm80", ({"STAGES": 3, "GROUP": 1},), _gemm(136, 136, 456, 4), _gemm(1, 264, 8, 4),
+                _gemm(130, 8, 192, 2)),
         _corpus(
             "gemm_sm100", ({"CG": 2, "BN": 128, "STAGES": 2}, {"CG": 1, "BN": 128, "STAGES": 2}),
-            _gemm(300, 136, 328, 2), _gemm(530, 264, 72, 4),
+            _gemm(300, 136, 328, 2), _gemm(530, 264, 72, 4), _gemm(300, 264, 8, 2),
         ),
-        _corpus("rmsnorm", ({"DMAX": 1024, "WARPS": 4},), ({"M": 3, "D": 1000}, "normal", 2), target="sm_90a"),
-        _corpus("softmax", ({"WARPS": 4, "CHUNK": 512},), ({"M": 2, "N": 1100}, "normal", 2), ({"M": 1, "N": 4100}, "normal", 2),
+        _corpus("rmsnorm", ({"DMAX": 1024, "WARPS": 4},), ({"M": 5, "D": 1000}, "normal", 2),
+                ({"M": 1, "D": 8}, "normal", 2), target="sm_90a"),
+        _corpus("softmax", ({"WARPS": 4, "CHUNK": 512},), ({"M": 2, "N": 1100}, "normal", 2),
+                ({"M": 1, "N": 4100}, "normal", 2), ({"M": 5, "N": 4}, "normal", 2),
                 target="sm_90a"),
         _sketch("02_kmeans_sm90", "kmeans_assign", {"STAGES": 2, "DP": 64, "BC": 64},
-                (lambda: kmeans(2, 150, 330, 40), 2), (lambda: kmeans(1, 193, 65, 8), 4)),
-        _sketch("05_rows", "rmsnorm", {"DMAX": 1024, "ROWS": 2}, (lambda: rmsnorm(7, 1000), 2)),
-        _sketch("05_rows", "softmax", {"WARPS": 4, "CHUNK": 512}, (lambda: softmax(2, 1100), 2)),
+                (lambda: kmeans(2, 150, 330, 40), 2), (lambda: kmeans(1, 193, 65, 8), 4),
+                (lambda: kmeans(3, 130, 20, 8), 2)),
+        _sketch("05_rows", "rmsnorm", {"DMAX": 1024, "ROWS": 2}, (lambda: rmsnorm(19, 1000), 2),
+                (lambda: rmsnorm(1, 8), 2)),
+        _sketch("05_rows", "softmax", {"WARPS": 4, "CHUNK": 512}, (lambda: softmax(2, 1100), 2),
+                (lambda: softmax(1, 4100), 2), (lambda: softmax(5, 4), 2)),
         _sketch("06_attention_sm90", "attention_fwd", {"D": 64, "BK": 64},
-                (lambda: attention((200, 77), 150, 200, 2, 1, 64, True), 4), (lambda: attention((330,), 128, 330, 1, 1, 64, True), 4)),
-        _sketch("07_kda", "kda_prefill", {"STAGES": 2}, (lambda: prefill((37, 0, 16), 2), 4), (lambda: prefill((90,), 1), 4)),
+                (lambda: attention((200, 77), 150, 200, 2, 1, 64, True), 4),
+                (lambda: attention((330,), 128, 330, 1, 1, 64, True), 4),
+                (lambda: attention((1, 64, 0), 1, 64, 1, 1, 64, True), 2)),
+        _sketch("07_kda", "kda_prefill", {"STAGES": 2}, (lambda: prefill((37, 0, 16), 2), 4),
+                (lambda: prefill((90,), 1), 4), (lambda: prefill((1, 17), 1), 2)),
         _sketch("07_kda", "kda_decode", {}, (lambda: decode(2, 2), 4)),
-        _sketch("08_knn_sm90", "knn_partial", {"D": 64, "STAGES": 1}, (lambda: neighbours(70, 300, 64, 1, 10)[0], 4)),
-        _sketch("08_knn_sm90", "knn_merge", {}, (lambda: neighbours(*KNN)[1], 4)),
-        _sketch("09_moe_fp8_sm90", "moe_up", {"STAGES": 2}, (lambda: up(ROUTE, 256, 128), 2), (lambda: up(ROUTE, 768, 128), 4)),
-        _sketch("09_moe_fp8_sm90", "moe_down", {"STAGES": 2}, (_mid, 2), ordered=False),
-        _sketch("10_tinygemm_sm90", "tinygemm", {"STAGES": 4, "SPLIT": 2, "BK": 64}, (lambda: tinygemm(11, 24, 1240), 4)),
+        _sketch("08_knn_sm90", "knn_partial", {"D": 64, "STAGES": 1}, (lambda: neighbours(70, 300, 64, 1, 10)[0], 4),
+                (lambda: neighbours(3, 20, 64, 2, 10)[0], 4)),
+        _sketch("08_knn_sm90", "knn_merge", {}, (lambda: neighbours(*KNN)[1], 4),
+                (lambda: neighbours(3, 20, 64, 1, 10)[1], 4)),
+        _sketch("09_moe_fp8_sm90", "moe_up", {"STAGES": 2}, (lambda: up(ROUTE, 256, 128), 2),
+                (lambda: up(ROUTE, 768, 128), 4), (lambda: up(FEW, 128, 128), 2)),
+        _sketch("09_moe_fp8_sm90", "moe_down", {"STAGES": 2}, (lambda: _mid(384), 2),
+                (lambda: _mid(128), 4), ordered=False),
+        _sketch("10_tinygemm_sm90", "tinygemm", {"STAGES": 4, "SPLIT": 2, "BK": 64},
+                (lambda: tinygemm(11, 24, 1240), 4), (lambda: tinygemm(3, 40, 72), 4)),
         _sketch("11_kmeans_a_sm90", "kmeans_packed", {"STAGES": 2, "DP": 64},
-                (lambda: kmeans(2, 150, 330, 40, packed=True), 2)),
+                (lambda: kmeans(2, 150, 330, 40, packed=True), 2), (lambda: kmeans(3, 130, 20, 8, packed=True), 2)),
     ]  # fmt: skip
     seen: dict[str, Subject] = {}
     for s in found:

@@ -14,7 +14,7 @@ from cake_ir.diagnostics import Diagnostic, Span, Subject
 from tests.mutation import run
 from tests.mutation.corrupt import BLIND, try_value, try_verifier, users
 from tests.mutation.evaluate import evaluate, outcome, placed, subject_named
-from tests.mutation.explained import LAWS
+from tests.mutation.explained import EDIT_LAWS, LAWS, law
 from tests.mutation.judge import judge
 from tests.mutation.mutants import Entry, entries, file_of, mutations, text_of
 from tests.mutation.operators import KINDS, SYNC_OPS, Editor, relocated
@@ -195,21 +195,29 @@ def test_placing_of_findings(plan: list[Entry]) -> None:
 
 
 def test_outcome_table() -> None:
-    assert outcome(True, "passed", []) == "true accept"
-    assert outcome(True, "fault", []) == "false accept"
-    assert outcome(True, "wrong", []) == "other function"
-    assert outcome(False, "timeout", ["a/b"]) == "true reject"
-    assert outcome(False, "passed", ["a/b"]) == "unexplained reject"
-    assert outcome(False, "passed", ["hardware/tma-box"]) == "explained reject"
-    assert outcome(False, "crash", ["a/b"]) == "undecided"
+    assert outcome(True, "passed") == "true accept"
+    assert outcome(True, "fault") == "false accept"
+    assert outcome(True, "wrong") == "other function"
+    assert outcome(False, "timeout") == "true reject"
+    assert outcome(False, "passed") == "unexplained reject"
+    assert outcome(False, "passed", "hardware/tma-box") == "explained reject"
+    assert outcome(False, "crash") == "undecided"
+
+
+def test_laws_explain_only_what_they_name() -> None:
+    assert law(["a/b", "hardware/tma-box"]) == "hardware/tma-box"
+    assert law(["data/read-before-arrival"]) is None
+    assert law(["data/read-before-arrival"], "role", "wait", "wait(full) by one thread") == "wait by one thread"
+    assert law(["data/read-before-arrival"], "drop", "wait", "drop wait(full)") is None
+    assert law(["sync/deadlock"], "role", "wait", "wait(full) by one thread") is None
 
 
 def test_laws_name_rules_and_sources() -> None:
     from analyses.rules import registry
 
-    unknown = set(LAWS) - set(registry())
+    unknown = (set(LAWS) | {r for e in EDIT_LAWS.values() for r in e.rules}) - set(registry())
     assert not unknown
-    assert all(law.source and law.why for law in LAWS.values())
+    assert all(entry.source and entry.why for entry in (*LAWS.values(), *EDIT_LAWS.values()))
 
 
 def test_report_counts() -> None:
