@@ -128,6 +128,7 @@ class Accesses:
                 or (comp == u.TC and a.engine == "tc")
                 or (comp == u.TLD and u.tld_done >= p.epoch)
                 or (comp == u.TST and u.tst_done >= p.epoch)
+                or (p.unit is u.parent and own_share(u, p, a))
             )
             if not same:
                 return "order"
@@ -136,6 +137,7 @@ class Accesses:
             and p.fence >= 0
             and known[p.fence] < p.epoch
             and not (p.comp == u.L and thread and u.fenced_l >= p.epoch)
+            and not (p.unit is u.parent and u.share[1] >= p.epoch)
         ):
             return "fence"
         return None
@@ -325,6 +327,31 @@ class Accesses:
             state[0] == "wgmma" and state[2].node.operands.get("a") is not None and f not in accumulator(state[2])
         ):
             explain.early(self, u, e, f, state, "read")
+
+
+def own_share(u: Unit, p: Access, a: Access) -> bool:
+    """Whether what a warp inside warps() touches is, of an access by its whole warpgroup before its last sync(warp), the part
+    that its own lanes made. cp.async spreads rows over threads as it likes and counts as own."""
+    group = p.unit
+    if p.comp == group.CP:
+        return p.epoch <= u.share[2]
+    if p.comp != group.R or p.epoch > u.share[0]:
+        return False
+    op = p.event.node
+    tile = op.results[0].type if op.results else getattr(op.operands.get("x"), "type", None)
+    if tile is None or tile.axis is not None or p.view.view.transposed or a.view.view.buffer is not p.view.view.buffer:
+        return False
+    layout = tile.layout
+    if layout.name == "wgmma_d":
+        period, rows = 64, 16
+    elif layout.name == "tmem_d":
+        period, rows = 128, 32
+    elif layout.name == "vec" and 0 < layout.l <= 32:
+        period, rows = tile.threads // layout.l, 32 // layout.l
+    else:
+        return False
+    first, last = max(a.view.row0, p.view.row0), min(a.view.row1, p.view.row1)
+    return all((r - p.view.row0) % period // rows == u.warp for r in range(first, last))
 
 
 def accumulator(e: Event) -> tuple[Any, ...]:

@@ -78,9 +78,9 @@ def _coverage(bound: BoundKernel, ran: int, undecided: list[str]) -> tuple[str, 
     ops = {s.name for s in walk(bound.body) if isinstance(s, Op)}
     lines = [f"order: {ran} witness shapes run to the end, all agents of the traced clusters"]
     lines += [f"order: {text}" for text in undecided]
-    if any(isinstance(s, WarpsBlock) for s in walk(bound.body)):
+    if "cp_async" in ops and any(isinstance(s, WarpsBlock) for s in walk(bound.body)):
         lines.append(
-            "order: inside warps(), accesses made before by the whole warpgroup count as synchronised after sync(warp)"
+            "order: inside warps(), cp.async rows of the whole warpgroup count as the warp's own after sync(warp)"
         )
     unmodelled = sorted(n for n in ops if n.startswith("atomic_"))
     if unmodelled or any(t.direction == "InOut" for t in bound.tensors):

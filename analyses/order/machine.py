@@ -239,7 +239,7 @@ class Machine(Accesses):
         bar: BarAt = e.vals["bar"]
         clock = u.publish(e.thread, e)
         if not e.thread and (u.parent is not None or u.role.unit == "warp"):
-            u.synced(clock)
+            u.synced_warp(clock)
         epoch = u.tick_l - 1
         slot, phase = self.arrive(u, e, bar, bar.cta, arrival_weight(e, u.trace), clock, False)
         if bar.cta != u.cta:
@@ -335,12 +335,11 @@ class Machine(Accesses):
     def on_sync(self, u: Unit, e: Event) -> bool:
         scope = e.node.attrs.get("scope")
         if scope == "warp" or (scope == "warpgroup" and u.parent is None):
-            clock = u.publish(False, None)
             if u.parent is not None:
                 p = u.parent
-                clock[p.R], clock[p.RF], clock[p.CP], clock[p.CPF] = p.tick, p.fenced, p.cp.done, p.cp_fenced
+                u.share = (p.tick, p.fenced, p.cp.done, p.cp_fenced)
                 p.tick += 1
-            u.synced(clock)
+            u.synced_warp(u.publish(False, None))
             return False
         if scope == "named":
             return self.on_named(u, e, True)

@@ -144,6 +144,10 @@ class Unit:
         # waits by all lanes, how many of them every lane is known to have passed, and that number per wgmma group
         self.passed = self.converged = 0
         self.wg_passed: list[int] = [0]
+        # of one warp inside warps(): how far the whole warpgroup's accesses, fences and copies were before its last
+        # sync(warp). Its own lanes' share of them is over then; it releases that share, and reads no other warp's.
+        self.warp = warp
+        self.share: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     @property
     def done(self) -> bool:
@@ -178,10 +182,25 @@ class Unit:
         v[self.W] = self.passed
         v[self.CP], v[self.CPF] = self.cp.done, self.cp_fenced
         v[self.TLD], v[self.TST], v[self.BR] = self.tld_done, self.tst_done, self.bulk.done
+        if self.parent is not None:
+            p = self.parent
+            for comp, upto in zip((p.R, p.RF, p.CP, p.CPF), self.share, strict=True):
+                v[comp] = max(int(v[comp]), upto)
         for c in self.children:
             c._own(v)
             c.tick += 1
             c.tick_l += 1
+
+    def synced_warp(self, clock: Clock) -> None:
+        """`synced` for one warp of a warpgroup: what the whole warpgroup did stays known as far as it was."""
+        p = self.parent
+        if p is None:
+            self.synced(clock)
+            return
+        shared = [p.R, p.RF, p.CP, p.CPF]
+        known, first = self.K[shared], self.KL[shared]
+        self.synced(clock)
+        self.K[shared], self.KL[shared] = known, first
 
     def synced(self, clock: Clock) -> None:
         """All lanes now know the clock."""

@@ -187,6 +187,38 @@ add(
     sig=S_TEXT,
     target="sm_100a",
 )
+add(
+    "neighbour's part",
+    "data/lane-race",
+    """
+launch(ctas=M)
+t = role(warpgroup)
+s = smem(f32, 128)
+with t:
+    store(s, load(x[cta, :], vec(1).cols[128]))
+    with warps() as w:
+        sync(warp)
+        v = load(s.cols(32 * ((w + 1) % 4), 32), vec(1).cols[32])
+        store(y[cta, 32 * ((w + 1) % 4):32 * ((w + 1) % 4) + 32], v)
+""",
+)
+ROWS_TEXT = """
+launch(ctas=ceil_div(M, 64))
+t = role(warpgroup)
+s = smem(f32, 64, 128)
+with t:
+    store(s, load(x[64 * cta:, :], vec(4, 32)[64, 128]))
+    {a}
+    with warps() as w:
+        {b}
+        for i in range(16):
+            v = load(s[{r}], vec(4).cols[128])
+            store(y[64 * cta + {r}:64 * cta + {r} + 1, :], load(s.rows({r}, 1), vec(4)[1, 128]))
+"""
+add("rows own", None, ROWS_TEXT.format(a="n = 0", b="sync(warp)", r="4 * i + w"))
+add("rows own no sync", "data/lane-race", ROWS_TEXT.format(a="n = 0", b="n = 0", r="4 * i + w"))
+add("rows other", "data/lane-race", ROWS_TEXT.format(a="n = 0", b="sync(warp)", r="16 * w + i"))
+add("rows other, all met", None, ROWS_TEXT.format(a="sync(warpgroup)", b="n = 0", r="16 * w + i"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0])
