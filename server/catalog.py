@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping
@@ -183,8 +184,7 @@ class Catalog:
             "not needed for verify, estimate, build and check by interpretation; needed for timing and profiling",
         )
         if self._store is not None:
-            held = ", ".join(f"{n} {t}" for t, n in self._store.counts().items() if n) or "empty"
-            add("workspace", True, f"{self._store.root}: {held}")
+            add("workspace", *_workspace(self._store))
         needed = [c for c in checks if not c["ok"] and c["check"] != "gpu"]
         summary = "everything needed works" if not needed else f"{len(needed)} of {len(checks)} checks failed"
         if not indices:
@@ -326,6 +326,18 @@ class Catalog:
 
     def corpus_text(self, name: str) -> str:
         return self.corpus_kernel(name).text()
+
+
+def _workspace(store: Store) -> tuple[bool, str, str]:
+    """Whether evidence can be kept, what the workspace holds, and the remedy."""
+    if store.problem is not None:
+        return False, f"{store.root}: {store.problem.message}", store.problem.next
+    if not os.path.exists(store.root):
+        parent = next(p for p in store.root.absolute().parents if os.path.exists(p))
+        able = os.path.isdir(parent) and os.access(parent, os.W_OK)
+        return able, f"{store.root}: not made yet", f"{parent} is not writable: name another with --workspace"
+    held = ", ".join(f"{n} {t}" for t, n in store.counts().items() if n) or "empty"
+    return True, f"{store.root}: {held}", ""
 
 
 def _version(dist: str) -> tuple[bool, str]:

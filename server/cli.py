@@ -6,6 +6,7 @@ Exit codes: 0 accepted or passed, 1 rejected or failed, 2 cannot (bad arguments,
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,13 @@ class Settings:
         self.workspace, self.no_gpu, self.contracts, self.debug = workspace, no_gpu, contracts, debug
         self.read_only = False
 
-    def engine(self) -> Engine:
+    def engine(self, *, keep: bool = True) -> Engine:
+        """`keep=False`: what is only looked at makes no workspace; one that is there is used."""
         from server.engine import Config, Engine, default_workspace
 
-        return Engine(Config(self.workspace or default_workspace(), self.no_gpu, self.read_only, self.contracts))
+        workspace = self.workspace or default_workspace()
+        read_only = self.read_only or not (keep or os.path.exists(workspace))
+        return Engine(Config(workspace, self.no_gpu, read_only, self.contracts))
 
     def catalog(self) -> Catalog:
         """Listings need no workspace, so none is made."""
@@ -94,7 +98,7 @@ def verify(
 ) -> None:
     """Run every gate on FILE."""
     ref = ref_of(file, settings, target, kernel)
-    result = ctx.obj.engine().verify(ref, "detailed")
+    result = ctx.obj.engine(keep=False).verify(ref, "detailed")
     from server.terminal import show_properties
 
     finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_properties)
@@ -117,7 +121,7 @@ def estimate(
 ) -> None:
     """Predict time and bounds at one shape (uncalibrated)."""
     ref = ref_of(file, settings, target, kernel)
-    result = ctx.obj.engine().estimate(ref, parse_shape(shape), "detailed")
+    result = ctx.obj.engine(keep=False).estimate(ref, parse_shape(shape), "detailed")
     from server.terminal import show_data
 
     finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_data)
@@ -148,7 +152,7 @@ def build(
     with working("compiling") as control:
         result = engine.evaluate.build(ref, control, "detailed")
     if emit and not as_json and result.status == "passed":
-        raw = engine.store.artifact(result.ids["build_id"], emit)
+        raw = engine.artifact(result.ids["build_id"], emit)
         assert raw is not None
         if output:
             output.write_bytes(raw)
@@ -366,7 +370,7 @@ def serve(
 ) -> None:
     """Serve the MCP tools on stdio, or on loopback HTTP."""
     from server.errors import BadArgument
-    from server.serve import log_to_stderr, make_token, read_token, serve_http, serve_stdio
+    from server.serve import log_to_stderr, make_token, read_token, serve_http, serve_stdio, warn_of_problems
 
     if token_file is not None and port is None:
         raise BadArgument("--token-file belongs to --http")
@@ -375,6 +379,7 @@ def serve(
     settings = Settings(workspace or base.workspace, no_gpu or base.no_gpu, contracts or base.contracts)
     settings.read_only = read_only
     engine = settings.engine()
+    warn_of_problems(engine)
     if port is None:
         serve_stdio(engine)
         return

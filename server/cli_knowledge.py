@@ -94,7 +94,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     """Say what works on this machine and what does not."""
     from server.terminal import show_checks
 
-    finish(ctx, ctx.obj.engine().catalog.doctor(), as_json, show=show_checks)
+    finish(ctx, ctx.obj.engine(keep=False).catalog.doctor(), as_json, show=show_checks)
 
 
 COMMANDS = (explain, ops, targets, rules, corpus, contracts_command, results, doctor)

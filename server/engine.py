@@ -8,6 +8,7 @@ answers its first request before numpy or a compiler is loaded.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from server.catalog import Catalog
 from server.errors import BadArgument, EngineError, Missing
 from server.evaluate import Evaluator
 from server.failures import Ruling, Symptom, rule_on, shape_of
+from server.fallback import or_unstored
 from server.limits import computation_limit
 from server.programs import Program, Programs, Ref, Unit, Value, apply_edits
 from server.results import Artifact, Detail, Result, TextEdit, add_diagnostics, clean, fit, plain
@@ -65,7 +67,13 @@ class Engine:
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or Config()
-        self.store = Store(self.config.workspace, read_only=self.config.read_only, limit_bytes=self.config.limit_bytes)
+        self.store = Store(
+            self.config.workspace,
+            read_only=self.config.read_only,
+            limit_bytes=self.config.limit_bytes,
+            or_memory=True,
+        )
+        self.twin: Engine | None = None
         self.programs = Programs(self.store)
         self.catalog = Catalog(self.store, self.config.contracts_dir, no_gpu=self.config.no_gpu)
         self.evaluate = Evaluator(self)
@@ -76,8 +84,8 @@ class Engine:
 
     def cubin_dir(self) -> Path:
         """Where compiled kernels are cached; a scratch directory when the workspace may not be written."""
-        if self.config.read_only:
-            return Path(tempfile.gettempdir()) / "cake-cubins-read-only"
+        if self.store.read_only:
+            return Path(tempfile.gettempdir()) / f"cake-cubins-{os.getuid()}"
         return self.config.workspace / "cubins"
 
     # ---- propose ---------------------------------------------------------------------------------------------------
@@ -114,6 +122,7 @@ class Engine:
                 target=base.ref.target,
                 kernel=base.ref.kernel,
             )
+        self.store.require()
         program = self.programs.load(ref)
         units = self.programs.units(program)
         diagnostics = [*self._fixed(program, None, program.diagnostics, detail)]
@@ -140,6 +149,9 @@ class Engine:
 
     def verify(self, ref: Ref, detail: Detail = "concise") -> Result:
         """Run every gate on every kernel named; report findings, properties and the generated protocol tables."""
+        return or_unstored(self, lambda e: e._verify(ref, detail))
+
+    def _verify(self, ref: Ref, detail: Detail) -> Result:
         program = self.programs.load(ref)
         units = self.programs.units(program)
         diagnostics = [*self._fixed(program, None, program.diagnostics, detail)]
@@ -279,6 +291,9 @@ class Engine:
 
     def estimate(self, ref: Ref, shape: Mapping[str, int], detail: Detail = "concise") -> Result:
         """What the schedule should cost at one shape, from datasheet rates. Never a measurement."""
+        return or_unstored(self, lambda e: e._estimate(ref, shape, detail))
+
+    def _estimate(self, ref: Ref, shape: Mapping[str, int], detail: Detail) -> Result:
         program = self.programs.load(ref)
         refused = self.rejection(program, detail)
         if refused is not None:
@@ -355,6 +370,7 @@ class Engine:
         detail: Detail = "concise",
     ) -> Result:
         """Record a failure, name its owner, and count it up when its signature is known."""
+        self.store.require()
         program: Program | None = None
         verdict: str | None = None
         rules: list[str] = []
@@ -424,12 +440,17 @@ class Engine:
 
     # ---- artifacts -------------------------------------------------------------------------------------------------
 
+    def artifact(self, owner: str, kind: str) -> bytes | None:
+        """The bytes of an artifact, also of one that could not be stored; None when it is not here."""
+        raw = self.store.artifact(owner, kind)
+        return self.twin.store.artifact(owner, kind) if raw is None and self.twin is not None else raw
+
     def artifact_text(self, uri: str) -> str:
         """The text behind any cake:// URI. Raises UnknownId or BadArgument."""
         if uri.startswith("cake://artifact/"):
             parts = uri.removeprefix("cake://artifact/").split("/")
             if len(parts) == 2 and is_id(parts[0]):
-                raw = self.store.artifact(parts[0], parts[1])
+                raw = self.artifact(parts[0], parts[1])
                 if raw is not None:
                     try:
                         return raw.decode()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cake_ir.diagnostics import CakeError, Diagnostic
 from server import __version__
 from server.errors import BadArgument, Missing
+from server.fallback import or_unstored
 from server.gpu_work import COMPILE_TIMEOUT_S, NO_GPU, NO_GPU_NEXT, GpuWork, as_error, bench_row, device_name, job_of
 from server.programs import Program, Ref, Unit
 from server.results import Detail, Result, add_diagnostics, clean, fit, plain
@@ -40,12 +41,16 @@ class Evaluator(GpuWork):
 
     def build(self, ref: Ref, control: Control | None = None, detail: Detail = "concise") -> Result:
         """Lower and compile one accepted kernel. Works without a GPU."""
+        control = control or Control()
+        return or_unstored(self._engine, lambda e: e.evaluate._built(ref, control, detail))
+
+    def _built(self, ref: Ref, control: Control, detail: Detail) -> Result:
         program = self._engine.programs.load(ref)
         refused = self._engine.rejection(program, detail)
         if refused is not None:
             return refused
         unit = self._engine.accepted_unit(program)
-        return fit(self._build(program, unit, control or Control(), detail), detail)
+        return fit(self._build(program, unit, control, detail), detail)
 
     def _build(self, program: Program, unit: Unit, control: Control, detail: Detail) -> Result:
         control.progress(0, None, f"compiling {unit.kernel} for {unit.target}")
@@ -101,15 +106,11 @@ class Evaluator(GpuWork):
         detail: Detail = "concise",
     ) -> Result:
         """Compare an accepted kernel with its contract's oracle, by interpretation or on the GPU."""
-        program = self._engine.programs.load(ref)
-        spec = self._engine.catalog.contract(contract)
-        refused = self._engine.rejection(program, detail)
-        if refused is not None:
-            return refused
         control = control or Control()
         if on == "cpu":
-            unit = self._engine.accepted_unit(program)
-            return fit(self._check_cpu(program, unit, spec, shapes, fresh, control, detail), detail)
+            return or_unstored(
+                self._engine, lambda e: e.evaluate._checked(ref, contract, shapes, fresh, control, detail)
+            )
         return self._on_gpu(
             ref,
             contract,
@@ -118,6 +119,17 @@ class Evaluator(GpuWork):
             detail,
             lambda p, u, s: self._check_gpu(p, u, s, shapes, fresh, control, detail),
         )
+
+    def _checked(
+        self, ref: Ref, contract: str, shapes: Shapes, fresh: bool, control: Control, detail: Detail
+    ) -> Result:
+        program = self._engine.programs.load(ref)
+        spec = self._engine.catalog.contract(contract)
+        refused = self._engine.rejection(program, detail)
+        if refused is not None:
+            return refused
+        unit = self._engine.accepted_unit(program)
+        return fit(self._check_cpu(program, unit, spec, shapes, fresh, control, detail), detail)
 
     def _check_cpu(
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
@@ -246,6 +258,7 @@ class Evaluator(GpuWork):
             return refused
         if not self._engine.catalog.gpu_indices():
             return self.unavailable(program, self._engine.accepted_unit(program), what)
+        self._engine.store.require()
         program = self.for_device(program, control)
         refused = self._engine.rejection(program, detail)
         return refused or fit(work(program, self._engine.accepted_unit(program), spec), detail)

@@ -101,6 +101,7 @@ class CakeServer:
     ) -> CallToolResult:
         """Start or join a job, report progress, and answer with its result or its handle."""
         try:
+            await anyio.to_thread.run_sync(self.engine.store.require)
             job = self.jobs.get(job_id) if job_id else await anyio.to_thread.run_sync(start)
             if job is None or (job_id and job.kind != kind):
                 return call_result(self._earlier(job_id))

@@ -17,7 +17,7 @@ import anyio
 import structlog
 
 from server.engine import Engine
-from server.errors import BadArgument
+from server.errors import BadArgument, EngineError
 from server.mcp_server import CakeServer
 from server.worker import kill_all
 
@@ -61,11 +61,25 @@ def read_token(path: Path) -> str:
 def make_token(workspace: Path) -> Path:
     """A fresh token in the workspace, for `--http` without `--token-file`."""
     path = workspace / "http-token"
-    if not path.exists():
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as out:
-            out.write(secrets.token_urlsafe(32) + "\n")
+    try:
+        if not path.exists():
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as out:
+                out.write(secrets.token_urlsafe(32) + "\n")
+    except OSError as exc:
+        path.unlink(missing_ok=True)
+        raise EngineError(
+            "storage/unavailable",
+            f"no token could be written to {path}: {exc.strerror}",
+            "give one with --token-file, or another --workspace",
+        ) from exc
     return path
+
+
+def warn_of_problems(engine: Engine) -> None:
+    """Say on stderr what the operator has to repair; the server runs without it."""
+    if engine.store.problem is not None:
+        _log.warning("workspace unusable: calls that store answer storage/*", problem=engine.store.problem.message)
 
 
 class BearerGuard:

@@ -106,28 +106,66 @@ class Store:
     """The evidence store. Thread safe: one connection behind a lock.
 
     `read_only` works on an in-memory copy: the directory is never written, new rows live as long as the process.
+    `or_memory` does the same when the workspace cannot be opened; `problem` then holds why, and `require` tries again.
     """
 
-    def __init__(self, root: Path, *, read_only: bool = False, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        read_only: bool = False,
+        limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        or_memory: bool = False,
+    ) -> None:
         self.root = root
         self.read_only = read_only
         self.limit_bytes = limit_bytes
+        self.problem: StoreError | None = None
         self._lock = threading.RLock()
         self._scratch: dict[str, bytes] = {}
-        with _coded("be opened"):
-            self._db = self._open_copy() if read_only else self._open()
-            self._db.row_factory = sqlite3.Row
-            with self._db:
-                self._db.executescript(_SCHEMA)
-            if not read_only:
-                os.chmod(root / "cake.db", 0o600)
+        try:
+            self._db = self._ready()
+        except StoreError as exc:
+            if not or_memory:
+                raise
+            self.problem, self.read_only = exc, True
+            self._db = self._ready()
         self._used = int(self._one("SELECT COALESCE(SUM(bytes), 0) AS n FROM artifacts")["n"])
+
+    def _ready(self) -> sqlite3.Connection:
+        with _coded("be opened"):
+            db = self._open_copy() if self.read_only else self._open()
+            db.row_factory = sqlite3.Row
+            with db:
+                db.executescript(_SCHEMA)
+            return db
+
+    def require(self) -> None:
+        """For what exists to be kept: open a workspace that could not be opened before. Raises StoreError."""
+        with self._lock:
+            if self.problem is None:
+                return
+            self.read_only = False
+            try:
+                db = self._ready()
+            except StoreError as exc:
+                self.problem, self.read_only = exc, True
+                raise
+            self._db.close()
+            self._db, self.problem = db, None
+            self._used = int(self._one("SELECT COALESCE(SUM(bytes), 0) AS n FROM artifacts")["n"])
 
     def _open(self) -> sqlite3.Connection:
         for path in (self.root, self.root / "objects", self.root / "tmp", self.root / "cubins"):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(self.root, 0o700)
-        db = sqlite3.connect(self.root / "cake.db", timeout=10, check_same_thread=False)
+        path = self.root / "cake.db"
+        # SQLite gives -wal and -shm the mode of the database file, so that one is made private first.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        for private in (path, path.with_name("cake.db-wal"), path.with_name("cake.db-shm")):
+            if private.exists():
+                os.chmod(private, 0o600)
+        db = sqlite3.connect(path, timeout=10, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         return db
@@ -135,14 +173,23 @@ class Store:
     def _open_copy(self) -> sqlite3.Connection:
         db = sqlite3.connect(":memory:", check_same_thread=False)
         path = self.root / "cake.db"
+        try:
+            self._copy_into(db, path)
+        except (OSError, sqlite3.Error):
+            if self.problem is None:
+                raise
+        return db
+
+    def _copy_into(self, db: sqlite3.Connection, path: Path) -> None:
         if path.exists():
             # Without a live writer the file is complete; "immutable" then keeps SQLite from making -wal and -shm files.
             wal = path.with_name("cake.db-wal")
             how = "mode=ro" if wal.exists() and wal.stat().st_size else "mode=ro&immutable=1"
             source = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True)
-            source.backup(db)
-            source.close()
-        return db
+            try:
+                source.backup(db)
+            finally:
+                source.close()
 
     def close(self) -> None:
         with self._lock:
