@@ -186,7 +186,7 @@ def _released_unfilled(m: Accesses, p: Access, a: Access) -> tuple[Event, Unit] 
         for u in m.units:
             for _, tick_l, _, r, _ in u.releases:
                 to = r.vals.get("bar")
-                if r.node.name == "arrive" and to[:4] == bar[:4] and tick_l <= known[u.L]:
+                if r.node.name == "arrive" and to is not None and to[:4] == bar[:4] and tick_l <= known[u.L]:
                     return r, u
         return None
     return None

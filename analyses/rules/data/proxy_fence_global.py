@@ -1,11 +1,12 @@
 """**Checks.** A role that polls global memory in a `while` and then fetches `InOut` data with a TMA or bulk copy executes
-`fence_async(space=gmem)` in between.
+`fence_async(space=gmem)` in between; so does a role that stores to an `InOut` tensor that a copy of the same kernel reads,
+after the store.
 
-**Why.** The flag is read through the generic proxy. That read orders later plain reads, but not reads of the async proxy:
-the copy may bring bytes from before the flag was set.
+**Why.** Plain loads and stores go through the generic proxy. A flag seen there orders later plain reads, but not reads of
+the async proxy: the copy may bring bytes from before the flag was set, or from before the store.
 
-**Limits.** Only the role that polls is looked at, in text order; a flag seen by one role and handed on by a barrier to
-another role that copies is not followed.
+**Limits.** Decided per role in text order; a flag seen by one role and handed on by a barrier to another role that copies
+is not followed, and whether the writer's fence comes before its release is not asked.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from analyses.context import Context
 from analyses.rules import Rule
 from cake_ir.bound import Op, Region, While, walk
-from cake_ir.diagnostics import Diagnostic
+from cake_ir.diagnostics import Diagnostic, Span
 
 RULE = Rule(
     id="data/proxy-fence-global",
@@ -51,28 +52,73 @@ COPIES = ("tma_load", "bulk_load")
 
 
 def check(ctx: Context) -> Iterator[Diagnostic]:
+    yield from _polled(ctx)
+    yield from _written(ctx)
+
+
+def _polled(ctx: Context) -> Iterator[Diagnostic]:
+    """Flags seen by plain loads. A poll at kernel level is made by every role."""
     polled: dict[str | None, Op] = {}
+    fenced: set[str | None] = set()
     inside = {id(s) for w in ctx.statements if isinstance(w, While) for s in walk(w.prelude + w.body)}
     for op in ctx.ops:
         src = op.operands.get("src")
-        if op.name == "load_scalar" and isinstance(src, Region) and src.tensor.direction == "InOut" and id(op) in inside:
+        if (
+            op.name == "load_scalar"
+            and isinstance(src, Region)
+            and src.tensor.direction == "InOut"
+            and id(op) in inside
+        ):
             polled[op.role] = op
+            fenced = {r for r in fenced if op.role is not None and r != op.role}
         elif op.name == "fence_async" and op.attrs.get("space") == "global":
-            polled.pop(op.role, None)
-        elif op.name in COPIES and op.role in polled:
-            region = op.operands["region"]
-            if region.tensor.direction != "InOut":
+            fenced.add(op.role)
+        elif op.name in COPIES and op.role not in fenced:
+            flag, region = polled.get(op.role) or polled.get(None), op.operands["region"]
+            if flag is None or region.tensor.direction != "InOut":
                 continue
-            flag = polled.pop(op.role)
-            yield ctx.finding(
-                RULE.id,
-                "error",
+            fenced.add(op.role)  # one finding per role
+            yield _finding(
+                ctx,
+                op,
                 f"{op.name} reads {region.tensor.name} through the async proxy after a flag was polled with plain loads; "
                 "no fence_async(space=gmem) stands between",
-                op.span,
-                contract="What a plain read of global memory announces reaches the async proxy only behind a proxy fence.",
-                related=((flag.span, "the flag is polled here"),),
-                role=op.role,
-                resource=region.tensor.name,
-                op=op.name,
+                (flag.span, "the flag is polled here"),
             )
+
+
+def _written(ctx: Context) -> Iterator[Diagnostic]:
+    """Plain writes of a tensor that a copy of the same kernel reads."""
+    copies = {
+        o.operands["region"].tensor: o for o in ctx.named(*COPIES) if o.operands["region"].tensor.direction == "InOut"
+    }
+    for at, op in enumerate(ctx.ops):
+        region = op.operands.get("dst") if op.name in ("store", "store_scalar") else None
+        if not isinstance(region, Region) or region.tensor not in copies:
+            continue
+        after = ctx.ops[at:]
+        if any(o.name == "fence_async" and o.attrs.get("space") == "global" and o.role == op.role for o in after):
+            continue
+        copy = copies[region.tensor]
+        yield _finding(
+            ctx,
+            op,
+            f"{op.name} writes {region.tensor.name} through the generic proxy and {copy.name} reads it through the async proxy, "
+            "with no fence_async(space=gmem) by the writer",
+            (copy.span, "the copy"),
+        )
+
+
+def _finding(ctx: Context, op: Op, text: str, other: tuple[Span, str]) -> Diagnostic:
+    region = op.operands["region"] if "region" in op.operands else op.operands["dst"]
+    return ctx.finding(
+        RULE.id,
+        "error",
+        text,
+        op.span,
+        contract="Global data of the generic proxy reach the async proxy only behind a fence_async(space=gmem).",
+        related=(other,),
+        role=op.role,
+        resource=region.tensor.name,
+        op=op.name,
+    )

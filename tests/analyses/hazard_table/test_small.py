@@ -219,6 +219,57 @@ add("rows own", None, ROWS_TEXT.format(a="n = 0", b="sync(warp)", r="4 * i + w")
 add("rows own no sync", "data/lane-race", ROWS_TEXT.format(a="n = 0", b="n = 0", r="4 * i + w"))
 add("rows other", "data/lane-race", ROWS_TEXT.format(a="n = 0", b="sync(warp)", r="16 * w + i"))
 add("rows other, all met", None, ROWS_TEXT.format(a="sync(warpgroup)", b="n = 0", r="16 * w + i"))
+WRITTEN_SIG = "x: In[f32, M, 64], w: InOut[f32, M, 64], y: Out[f32, M, 64]"
+WRITTEN_TEXT = """
+where(M > 0)
+launch(ctas=min(ceil_div(M, 32), device.sms))
+p = role(thread)
+t = role(warp)
+s = smem(f32, 32, 64)
+full = mbarrier()
+with t:
+    store(w[32 * cta:, :], load(x[32 * cta:, :], vec(4, 16)[32, 64]))
+    {f}
+sync(grid)
+with p:
+    expect(full[0])
+    tma_load(s, w[32 * cta:, :], signal=full[0])
+with t:
+    wait(full[0])
+    store(y[32 * cta:, :], load(s, vec(4, 16)[32, 64]))
+"""
+add(
+    "written then copied",
+    "data/proxy-fence-global",
+    WRITTEN_TEXT.format(f="n = 0").replace("where(M > 0)", "where(M > 0, M <= 32)"),
+    sig=WRITTEN_SIG,
+)
+add(
+    "written fenced copied",
+    None,
+    WRITTEN_TEXT.format(f="fence_async(space=gmem)").replace("where(M > 0)", "where(M > 0, M <= 32)"),
+    sig=WRITTEN_SIG,
+)
+POLL_TEXT = """
+launch(ctas=ceil_div(M, 32))
+p = role(thread)
+t = role(warp)
+s = smem(f32, 32, 64)
+full = mbarrier()
+ready = load(flag[0])
+while ready == 0:
+    ready = load(flag[0])
+with p:
+    {f}
+    expect(full[0])
+    tma_load(s, w[32 * cta:, :], signal=full[0])
+with t:
+    wait(full[0])
+    store(y[32 * cta:, :], load(s, vec(4, 16)[32, 64]))
+"""
+POLL_SIG = "flag: InOut[i32, 1], w: InOut[f32, M, 64], y: Out[f32, M, 64]"
+add("kernel-level poll", "data/proxy-fence-global", POLL_TEXT.format(f="n = 0"), sig=POLL_SIG)
+add("kernel-level poll fenced", None, POLL_TEXT.format(f="fence_async(space=gmem)"), sig=POLL_SIG)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0])
