@@ -122,7 +122,7 @@ def test(extra: list[str]) -> int:
         step("imports", [BIN / f"lint-imports{EXE}"]),
         step("types", [python, "-m", "pyright"]),
         step("docs", [python, "tools/gen_docs.py", "--check"]),
-        step("tests", [python, "-m", "pytest", "-q", *extra]),
+        step("tests", [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", *extra]),
     ]
     say("")
     for name, good, seconds in results:
