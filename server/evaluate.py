@@ -115,6 +115,7 @@ class Evaluator(GpuWork):
             ref,
             contract,
             "checking on the GPU",
+            shapes,
             control,
             detail,
             lambda p, u, s: self._check_gpu(p, u, s, shapes, fresh, control, detail),
@@ -134,7 +135,7 @@ class Evaluator(GpuWork):
     def _check_cpu(
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
     ) -> Result:
-        wanted = _shape_list(spec, shapes)
+        wanted = shape_list(spec, shapes)
         large = [s for s in wanted if spec.flops(s) > MAX_INTERPRETED_FLOP]
         if large:
             raise BadArgument(
@@ -216,6 +217,7 @@ class Evaluator(GpuWork):
             ref,
             contract,
             "timing",
+            shapes,
             control,
             detail,
             lambda p, u, s: self._bench(p, u, s, shapes, fresh, control, detail),
@@ -236,6 +238,7 @@ class Evaluator(GpuWork):
             ref,
             contract,
             "profiling",
+            [shape] if shape else "tuning",
             control,
             detail,
             lambda p, u, s: self._profile(p, u, s, shape, control, detail),
@@ -246,13 +249,15 @@ class Evaluator(GpuWork):
         ref: Ref,
         contract: str,
         what: str,
+        shapes: Shapes,
         control: Control,
         detail: Detail,
         work: Callable[[Program, Unit, Any], Result],
     ) -> Result:
-        """The gates first, so that a machine without a GPU still says what is wrong with the program."""
+        """The gates first, so that a machine without a GPU still says what is wrong with program and arguments."""
         program = self._engine.programs.load(ref)
         spec = self._engine.catalog.contract(contract)
+        shape_list(spec, shapes)
         refused = self._engine.rejection(program, detail)
         if refused is not None:
             return refused
@@ -266,7 +271,7 @@ class Evaluator(GpuWork):
     def _check_gpu(
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
     ) -> Result:
-        wanted = _shape_list(spec, shapes)
+        wanted = shape_list(spec, shapes)
         known = None if fresh else self._stored(unit, spec, "check-gpu", {"shapes": wanted})
         if known is None:
             known = self.run_gpu(program, unit, spec, "check", wanted, control)
@@ -277,7 +282,7 @@ class Evaluator(GpuWork):
     def _bench(
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
     ) -> Result:
-        wanted = _shape_list(spec, shapes)
+        wanted = shape_list(spec, shapes)
         known = None if fresh else self._stored(unit, spec, "bench", {"shapes": wanted})
         if known is None:
             known = self.run_gpu(program, unit, spec, "bench", wanted, control, modes=["warm", "cold"])
@@ -309,7 +314,7 @@ class Evaluator(GpuWork):
     def _profile(
         self, program: Program, unit: Unit, spec: Any, shape: Mapping[str, int], control: Control, detail: Detail
     ) -> Result:
-        wanted = _shape_list(spec, [dict(shape)] if shape else "tuning")[:1]
+        wanted = shape_list(spec, [dict(shape)] if shape else "tuning")[:1]
         raw = self.run_gpu(program, unit, spec, "profile", wanted, control)
         self._store(
             unit, spec, "profile", {"shapes": wanted}, device_name(raw), "passed" if raw["passed"] else "failed", raw
@@ -363,6 +368,8 @@ class Evaluator(GpuWork):
         spec = self._engine.catalog.contract(contract) if contract else None
         if spec is None and until == "check":
             raise BadArgument("a check needs a contract", "see cake://contracts/index", code="args/contract-needed")
+        if spec is not None and shapes:
+            shape_list(spec, shapes)
         refused = self._engine.rejection(program, detail)
         if refused is not None:
             return refused
@@ -380,8 +387,10 @@ class Evaluator(GpuWork):
         done = self._build(program, unit, control, detail)
         if done.status != "passed" or spec is None or until == "compile":
             return fit(done, detail)
-        given = shapes if shapes is not None and not isinstance(shapes, str) else "boundary"
-        small = _interpretable(spec, given)
+        named = isinstance(shapes, str)
+        small = _interpretable(spec, "boundary" if named or not shapes else shapes)
+        # Timing judges the launches of its own shapes; a check that ends the work has to cover the set that was named.
+        given = "boundary" if not shapes or (named and until == "bench") else shapes
         steps = [("check-cpu", lambda: self._check_cpu(program, unit, spec, small, fresh, control, detail))]
         if gpu:
             steps.append(("check-gpu", lambda: self._check_gpu(program, unit, spec, given, fresh, control, detail)))
@@ -393,6 +402,11 @@ class Evaluator(GpuWork):
             done = _joined(done, name, part)
             if part.status != "passed":
                 return fit(done, detail)
+        if not gpu and shapes:
+            left = _unchecked(spec, shapes, small)
+            if left:
+                done.data["not_checked"] = left
+                done.summary += f"; {left}"
         if until == "bench" and not gpu:
             done.data["bench"] = {"status": "unavailable", "reason": why}
             done.summary += f"; not timed: {why}"
@@ -434,7 +448,7 @@ class Evaluator(GpuWork):
         )
 
 
-def _shape_list(spec: Any, shapes: Shapes) -> list[dict[str, int]]:
+def shape_list(spec: Any, shapes: Shapes) -> list[dict[str, int]]:
     """Concrete shapes. Raises BadArgument for an unknown set or a shape that does not fit the contract."""
     from corpus.check import named_shapes
 
@@ -475,7 +489,20 @@ def _interpretable(spec: Any, shapes: Shapes) -> Shapes:
     """Shapes for the check by interpretation: the explicit ones that are small enough, else the boundary set."""
     if isinstance(shapes, str):
         return shapes
-    return [s for s in _shape_list(spec, shapes) if spec.flops(s) <= MAX_INTERPRETED_FLOP] or "boundary"
+    return [s for s in shape_list(spec, shapes) if spec.flops(s) <= MAX_INTERPRETED_FLOP] or "boundary"
+
+
+def _unchecked(spec: Any, asked: Shapes, checked: Shapes) -> str:
+    """What was asked for and not looked at without a GPU, in words; empty when everything was."""
+    if isinstance(asked, str):
+        rest = [s for s in shape_list(spec, asked) if s not in shape_list(spec, checked)]
+        return f"boundary shapes only; {asked} not checked" if rest else ""
+    large = [s for s in shape_list(spec, asked) if spec.flops(s) > MAX_INTERPRETED_FLOP]
+    if not large:
+        return ""
+    instead = "boundary shapes only; " if isinstance(checked, str) else ""
+    more = f" and {len(large) - 1} more" if len(large) > 1 else ""
+    return f"{instead}too large to interpret, so not checked: {_shape_words(large[0])}{more}"
 
 
 def _shape_words(shape: Mapping[str, int]) -> str:

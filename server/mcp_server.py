@@ -24,6 +24,7 @@ from cake_ir.diagnostics import CakeError
 from server import __version__
 from server.engine import Engine
 from server.errors import BadArgument, EngineError, UnknownId
+from server.evaluate import shape_list
 from server.failures import Symptom
 from server.jobs import Job, Jobs, internal_error
 from server.mcp_pages import add_prompts, add_resources
@@ -69,7 +70,7 @@ WaitS = Annotated[float, Field(ge=0, le=600, description="seconds to wait before
 Dim = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 ShapesArg = Annotated[
     str | list[dict[str, Dim]],
-    Field(description="shape set of the contract (tuning, held_out, boundary) or explicit shapes"),
+    Field(description="shape set of the contract (tuning, heldout, boundary) or explicit shapes"),
 ]
 
 
@@ -131,11 +132,15 @@ class CakeServer:
             )
         )
 
-    def _admit(self, ref: Ref, contract: str) -> None:
-        """Refuse wrong ids and names at once, not as the outcome of a job."""
+    def _admit(self, ref: Ref, contract: str, shapes: Any) -> None:
+        """Refuse wrong ids, names and shapes at once, not as the outcome of a job."""
         self.engine.programs.load(ref)
+        if shapes and not contract:
+            raise BadArgument("shapes belong to a contract", "see cake://contracts/index", code="args/contract-needed")
         if contract:
-            self.engine.catalog.contract(contract)
+            spec = self.engine.catalog.contract(contract)
+            if shapes:
+                shape_list(spec, shapes)
 
     def _earlier(self, job_id: str) -> Result:
         found = self.jobs.stored(job_id)
@@ -226,7 +231,7 @@ class CakeServer:
     ) -> CallToolResult:
         def start() -> Job:
             ref = _ref(ir_id, "", bindings, target, kernel)
-            self._admit(ref, contract)
+            self._admit(ref, contract, shapes)
             request = {
                 "ref": _plain_ref(ref),
                 "contract": contract,
@@ -262,7 +267,7 @@ class CakeServer:
     ) -> CallToolResult:
         def start() -> Job:
             ref = _ref(ir_id, "", bindings, target, kernel)
-            self._admit(ref, contract)
+            self._admit(ref, contract, [shape] if shape else "")
             request = {"ref": _plain_ref(ref), "contract": contract, "shape": shape, "detail": detail}
             return self.jobs.start(
                 "profile",
