@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from cake_ir.bound import SX, Op, Region, SConst, View
+from cake_ir.facts import cp_async_piece
 from cake_ir.layouts import placement
 from lowering.emission.context import Context
-from lowering.emission.regions import alignment, clip_terms, global_address, offset_text, single_holder
+from lowering.emission.regions import clip_terms, global_address, offset_text, single_holder
 from lowering.emission.scalars import add, const, div, mod, mul
 from lowering.helpers import copies
 
@@ -209,10 +210,9 @@ def cp_async(c: Context, op: Op) -> None:
     b = view.buffer
     size = b.dtype.bytes
     row_bytes = view.cols * size
-    align = alignment(c, region) * size
-    piece = next((w for w in (16, 8, 4) if row_bytes % w == 0 and align % w == 0), None)
-    if piece is None:
-        raise c.unsupported(f"cp_async of rows that are only {align}-byte aligned")
+    piece, there, here = cp_async_piece(c.facts, view, region)
+    if not piece:  # hardware/cp-async-alignment refuses it before
+        raise c.unsupported(f"cp_async of rows that are only {min(there, here)}-byte aligned")
     per_row = row_bytes // piece
     threads = 32 if c.unit == "W" else 128
     total = view.rows * per_row

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cake_ir.bound import SX, Region, RegionDim, SConst, View
 from cake_ir.dtypes import DType
+from cake_ir.facts import row_alignment
 from cake_ir.layouts import TileType, placement
 from lowering.emission.context import Context
 from lowering.emission.scalars import add, const, sop
@@ -104,16 +105,7 @@ def clip_terms(c: Context, region: Region, index: tuple[SX, ...], elements: int 
 
 def alignment(c: Context, region: Region) -> int:
     """Elements to which every row's first kept element is aligned (the base pointer is guarded to 16 bytes)."""
-    tensor, last = region.tensor, len(region.dims) - 1
-    found = 0
-    for dim, d in enumerate(region.dims):
-        if dim == last:
-            found = math.gcd(found, c.facts.divisor(d.start))
-        elif not (d.kind == "index" and isinstance(d.start, SConst) and d.start.value == 0):
-            stride = tensor.strides[dim]
-            factors = [stride] if stride is not None else tensor.extents[dim + 1 :]
-            found = math.gcd(found, math.prod(c.facts.divisor(f) for f in factors))
-    return found
+    return row_alignment(c.facts, region)
 
 
 # ---- runs of slots ------------------------------------------------------------

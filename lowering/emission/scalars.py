@@ -11,7 +11,8 @@ import struct
 from collections.abc import Callable, Iterable
 
 from cake_ir.binding.scalars import const, sop
-from cake_ir.bound import SX, BoundKernel, For, ScalarVar, SConst, SetScalar, SOp, SVar, walk
+from cake_ir.bound import SX, ScalarVar, SConst, SOp, SVar
+from cake_ir.facts import Facts
 from lowering.helpers import Helpers
 
 __all__ = ["Facts", "Printer", "add", "const", "div", "f32_text", "mod", "mul", "sop", "split_sum", "var"]
@@ -89,113 +90,6 @@ def f32_text(value: float) -> str:
     except OverflowError:
         return f32_text(math.copysign(math.inf, value))
     return f"{rounded!r}f"
-
-
-class Facts:
-    """What holds for every value a scalar variable takes: sign and divisibility, by a fixed point over its definitions."""
-
-    def __init__(self, kernel: BoundKernel) -> None:
-        self._given: dict[ScalarVar, int] = {}
-        for where in kernel.where:
-            self._learn(where.cond)
-        self._defs: dict[ScalarVar, list[SX]] = {}
-        steps: dict[ScalarVar, list[tuple[SX, SX]]] = {}
-        for stmt in walk(kernel.body):
-            if isinstance(stmt, SetScalar):
-                self._defs.setdefault(stmt.var, []).append(stmt.value)
-            elif isinstance(stmt, For):
-                steps.setdefault(stmt.var, []).append((stmt.start, stmt.step))
-        self._loops = steps
-        changing = [*self._defs, *steps]
-        self._divisors: dict[ScalarVar, int] = dict.fromkeys(changing, 0)
-        self._signed: set[ScalarVar] = set()
-        for _ in range(64):
-            new = {v: self._var_divisor(v) for v in changing}
-            signed = {v for v in changing if not self._var_nonnegative(v)}
-            if new == self._divisors and signed == self._signed:
-                break
-            self._divisors, self._signed = new, signed
-        else:
-            self._divisors = dict.fromkeys(changing, 1)
-            self._signed = set(changing)
-
-    def _learn(self, cond: SX) -> None:
-        if isinstance(cond, SOp) and cond.op == "and":
-            for part in cond.args:
-                self._learn(part)
-        elif isinstance(cond, SOp) and cond.op == "==" and isinstance(cond.args[0], SOp) and cond.args[0].op == "%":
-            x, k = cond.args[0].args
-            if (
-                isinstance(x, SVar)
-                and isinstance(k, SConst)
-                and isinstance(cond.args[1], SConst)
-                and cond.args[1].value == 0
-            ):
-                known = self._given.get(x.var, 1)
-                self._given[x.var] = math.lcm(known, int(k.value))
-
-    def _var_divisor(self, v: ScalarVar) -> int:
-        found = [self.divisor(x) for x in self._defs.get(v, [])]
-        found += [math.gcd(self.divisor(start), self.divisor(step)) for start, step in self._loops.get(v, [])]
-        return math.gcd(*found) if found else 1
-
-    def _var_nonnegative(self, v: ScalarVar) -> bool:
-        if v.dtype != "i32":
-            return False
-        return all(self.nonnegative(x) for x in self._defs.get(v, [])) and all(
-            self.nonnegative(start) for start, _ in self._loops.get(v, [])
-        )
-
-    def divisor(self, x: SX) -> int:
-        """A number that divides x for sure; 0 when x is zero."""
-        if isinstance(x, SConst):
-            return abs(int(x.value)) if not isinstance(x.value, float) else 1
-        if isinstance(x, SVar):
-            known = self._divisors.get(x.var, 1)
-            return math.lcm(known, self._given.get(x.var, 1)) if known else 0
-        args = [self.divisor(a) for a in x.args]
-        if x.op in ("+", "-", "min", "max"):
-            return math.gcd(*args)
-        if x.op == "*":
-            return args[0] * args[1]
-        if x.op == "neg":
-            return args[0]
-        if x.op == "select":
-            return math.gcd(args[1], args[2])
-        if x.op == "%":
-            return math.gcd(args[0], args[1])
-        if x.op == "//" and isinstance(x.args[1], SConst) and args[1] and args[0] % args[1] == 0:
-            return args[0] // args[1]
-        if x.op == "<<" and isinstance(x.args[1], SConst):
-            return args[0] << int(x.args[1].value)
-        return 1
-
-    def nonnegative(self, x: SX) -> bool:
-        """Whether x >= 0 for sure."""
-        if isinstance(x, SConst):
-            return x.value >= 0
-        if isinstance(x, SVar):
-            if x.var.kind in (
-                "dim",
-                "cta",
-                "cta_count",
-                "cluster_rank",
-                "cluster_id",
-                "cluster_count",
-                "sms",
-                "instance",
-                "thread",
-            ):
-                return True
-            known = x.var in self._defs or x.var in self._loops
-            return known and x.var not in self._signed
-        if x.op in ("+", "*", "//", "&", "|", "max", "min", "ceil_div", ">>", "<<"):
-            return all(self.nonnegative(a) for a in x.args)
-        if x.op == "%":
-            return self.nonnegative(x.args[1])
-        if x.op == "select":
-            return self.nonnegative(x.args[1]) and self.nonnegative(x.args[2])
-        return x.op in ("lsb", "abs") or x.dtype == "bool"
 
 
 class Printer:
