@@ -28,7 +28,7 @@ def with_fixes(
     bindings: Mapping[str, Any] | None = None,
     target: str | None = None,
     kernel: str | None = None,
-    budget_s: float = 2.0,
+    budget_s: float = 3.0,
     most: int = 1,
 ) -> tuple[Diagnostic, ...]:
     """The diagnostics, each with its contract, the first errors among them with verified fixes (at most `most` each).
