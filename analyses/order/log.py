@@ -20,6 +20,10 @@ INSIDE = (rule.CP_ASYNC_COUNT, rule.UNSYNCED_READ, rule.UNSYNCED_WRITE, rule.OVE
 """Guises of one missing sync or wait inside a role, the most telling first."""
 
 
+REGISTERS = (rule.TMEM_LOAD_WAIT, rule.ACC_READ_EARLY, rule.UNINIT_REGISTER)
+ROUNDS = (rule.NAMED_OPEN, rule.NAMED_OVERRUN)
+PHASES = (rule.WAIT_AHEAD, rule.PHASE_MISSED, rule.PHASE_OVERRUN)
+"""Doubts about phases that follow where the turns of a named barrier are confused."""
 RING = (rule.SLOT_REUSE, rule.RELEASED_EARLY, rule.READ_BEFORE_ARRIVAL)
 AFTER = (
     rule.WGMMA_RELEASE,
@@ -151,10 +155,17 @@ class Log:
                 seen[pair] = k if early else seen[pair]
             elif pair is not None:
                 seen[pair] = k
+        at: dict[Span, tuple[Any, ...]] = {}
+        for k in sorted(data, key=lambda k: data[k].rule not in REGISTERS):  # several faults of one op: one is enough
+            if at.setdefault(data[k].span, k) != k:
+                del data[k]
         drifted = {k: d for k, d in data.items() if d.rule == rule.PHASE_DRIFT}
         if drifted:  # everything after the first confused phase follows from it
             data = dict(list(drifted.items())[:1])
-        chosen = dead or data or {(d.subject.resource or d.rule,): d for d in reversed(self.found["late"].values())}
+        late = list(self.found["late"].values())
+        if any(d.rule in ROUNDS for d in late):
+            late = [d for d in late if d.rule not in PHASES]
+        chosen = dead or data or {(d.subject.resource or d.rule,): d for d in reversed(late)}
         out = []
         for key, d in (chosen or self.found["warning"]).items():
             extra = list(self.more.get(key, {}).items())[:5]
