@@ -8,6 +8,7 @@ experts): such a tensor is left to evaluation, which poisons outputs. Masks (`wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from cake_ir.bound import (
@@ -147,7 +148,9 @@ def _mode(op: Op, operand: str) -> str:
 def _wanted(op: Op, operand: str, r: Region, writes: bool) -> bool:
     if writes:
         return r.tensor.direction == "Out" and _mode(op, operand) == "write"
-    return op.name in UNCLIPPED or any(d.kind == "index" or (d.kind == "slice" and not _counts_up(d.start)) for d in r.dims)
+    return op.name in UNCLIPPED or any(
+        d.kind == "index" or (d.kind == "slice" and not _counts_up(d.start)) for d in r.dims
+    )
 
 
 def _counts_up(x: Any) -> bool:
@@ -208,7 +211,8 @@ def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
             continue
         skeleton = _Regions(bound, facts)
         agents = 0
-        for w in sorted(witnesses(bound).witnesses, key=lambda w: w.cta_count):
+        chosen = sorted(witnesses(bound).witnesses, key=lambda w: w.cta_count)
+        for w in [*chosen, *(_larger(skeleton, chosen[0]) if writes and chosen else ())]:
             agents += w.cta_count * len(bound.roles)
             if agents > AGENTS and agents > w.cta_count * len(bound.roles):
                 break
@@ -220,6 +224,30 @@ def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
             if found:
                 return list(found.values())
     return []
+
+
+def _larger(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
+    """The witness with two more tiles in one tiled extent of an output at a time: a launch of too few CTAs leaves a hole
+    there. The witnesses are made for rings and tails and need not have more tiles than a fixed grid has CTAs."""
+    bound = skeleton.bound
+    shape, dims = base.shape, {v: n for n, v in bound.dims.items()}
+    agents = sum(1 if r.unit == "thread" else r.count for r in bound.roles)
+    steps: dict[str, int] = {}
+    for t, writers in _writers(bound).items():
+        for _, r in writers if t.direction == "Out" else ():
+            for d, x in zip(r.dims, t.extents, strict=True):
+                if isinstance(x, SVar) and x.var in dims and d.kind != "gather" and not isinstance(d.start, SConst):
+                    name = dims[x.var]
+                    steps[name] = max(steps.get(name, 0), 1 if d.kind == "index" else d.size)
+    for name, step in steps.items():
+        for value in (shape[name] + 2 * step + 8 * (step > 8), shape[name] + 2 * step, 4 * shape[name]):
+            larger = {**shape, name: value}
+            env = skeleton.environment(larger, {}, base.sms)
+            if skeleton.admits(env):
+                ctas = skeleton.cta_count(env)
+                if 0 < ctas * agents <= AGENTS // 2:
+                    yield replace(base, dims=tuple(larger.items()), ctas=(), cta_count=ctas, goal=f"large {name}")
+                break
 
 
 def _check(skeleton: _Regions, facts: _Facts, w: Witness, writes: bool) -> Iterator[Diagnostic]:

@@ -227,13 +227,12 @@ class Machine:
     def count(self, barrier: Any, counts: Counts) -> int:
         """Arrival count of a barrier; all clusters must agree."""
         n = counts.arrival_count(barrier)
-        if any(b is barrier for _, b, _ in counts.arrivals):
-            known = self.counted.setdefault(barrier, n)
-            if known != n:
-                raise ValueFault(
-                    "arrivals", f"{barrier.name}: unequal arrivals per use ({known} and {n})", barrier.span
-                )
-        if barrier.arrivals is not None and barrier in self.counted and barrier.arrivals != n:
+        if not any(b is barrier for _, b, _ in counts.arrivals):
+            return n  # a cluster without work: nothing arrives and nothing waits
+        known = self.counted.setdefault(barrier, n)
+        if known != n:
+            raise ValueFault("arrivals", f"{barrier.name}: unequal arrivals per use ({known} and {n})", barrier.span)
+        if barrier.arrivals is not None and barrier.arrivals != n:
             raise ValueFault(
                 "arrivals", f"{barrier.name} asserts {barrier.arrivals} arrivals, but every use gets {n}", barrier.span
             )

@@ -116,6 +116,10 @@ LAWS: dict[str, Law] = {
         "PTX ISA, mbarrier.test_wait.parity: only the current or the immediately preceding phase may be waited for",
         "shows only under the schedule that lets the barrier run two phases ahead",
     ),
+    "sync/named-left-open": Law(
+        "PTX ISA, bar, barrier: a barrier is re-initialised by its completion alone",
+        "every CTA of the value reading gets fresh barriers, so that a count left behind meets nobody",
+    ),
     "sync/wait-ahead": Law(
         "PTX ISA, mbarrier.test_wait.parity: the parity of a phase two ahead equals that of a completed one",
         "the value reading waits by phase number, not by parity",
@@ -134,12 +138,14 @@ class EditLaw(Law):
 
 
 EDIT_LAWS: dict[str, EditLaw] = {
-    "copy issued twice": EditLaw(
-        "PTX ISA, Memory consistency model, races: two unordered writes of one location, asynchronous copies included",
-        "both copies bring the same bytes, so that no order of them shows",
-        rules=("data/slot-reuse-without-wait", "data/write-into-flight"),
+    "bytes written twice": EditLaw(
+        "PTX ISA, Memory consistency model, races: two unordered accesses of one location of which one writes, asynchronous "
+        "copies included",
+        "the second write brings the bytes that are there already, so that no order shows",
+        rules=("data/slot-reuse-without-wait", "data/write-into-flight", "data/overwritten-while-read", "data/unsynchronised-write",
+               "data/lane-race", "data/released-before-read"),
         kinds=("duplicate",),
-        ops=("tma_load", "bulk_load", "cp_async"),
+        ops=("tma_load", "bulk_load", "cp_async", "store", "stmatrix"),
     ),
     "wait by one thread": EditLaw(
         "PTX ISA, mbarrier.try_wait: the executing thread waits and acquires, nobody else",

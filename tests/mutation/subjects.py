@@ -160,7 +160,7 @@ def subjects() -> tuple[Subject, ...]:
         _corpus("gemm_sm90", ({"BN": 128, "STAGES": 2, "GROUP": 1},), _gemm(300, 136, 328, 2),
                 _gemm(530, 264, 72, 4), _gemm(300, 264, 8, 2)),
         _corpus("gemm_sm80", ({"STAGES": 3, "GROUP": 1},), _gemm(136, 136, 456, 4), _gemm(1, 264, 8, 4),
-                _gemm(130, 8, 192, 2)),
+                _gemm(130, 8, 192, 2), _gemm(130, 8, 0, 2)),
         _corpus(
             "gemm_sm100", ({"CG": 2, "BN": 128, "STAGES": 2}, {"CG": 1, "BN": 128, "STAGES": 2}),
             _gemm(300, 136, 328, 2), _gemm(530, 264, 72, 4), _gemm(300, 264, 8, 2),
