@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from corpus.arrays import POISON_BYTES, Array, Math, bits, element, numpy_dtype
-from corpus.contract import Case, Contract, Expected, gamma
+from corpus.contract import Case, Contract, Expected, bad_oracle, gamma
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,11 @@ def run_oracle(m: Math, contract: Contract, inputs: Mapping[str, Array]) -> Mapp
         raise ValueError(f"contract {contract.name} has a judge of its own, not an oracle")
     with m.quiet():
         out = contract.oracle(m, dict(inputs), contract.scalar_values())
+    wanted = {t.name for t in contract.outputs}
+    if not isinstance(out, Mapping) or not wanted <= set(out):
+        given = ", ".join(map(str, out)) if isinstance(out, Mapping) else type(out).__name__
+        text = f"oracle answers {given or 'nothing'}, but the outputs are {', '.join(sorted(wanted))}"
+        raise bad_oracle(contract.name, text, contract.origin)
     return {k: v if isinstance(v, Expected) else Expected(v) for k, v in out.items()}
 
 

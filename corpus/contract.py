@@ -20,6 +20,7 @@ truncate one unit in the last place at each update. Every element must match: th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -33,6 +34,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
+from cake_ir.diagnostics import NOWHERE, CakeError, Diagnostic, Span, error
 from corpus import distributions as dist
 from corpus.arrays import Array, Math, element
 
@@ -287,7 +289,6 @@ class Contract:
             "distributions": list(self.distributions), "baselines": list(self.baselines),
         }  # fmt: skip
 
-
     def page(self) -> str:
         """The contract as Markdown: what a kernel author needs to write one that fits."""
         lines = [f"# {self.name}", "", self.summary, "", f"Digest `{self.digest}`, {self.origin}.", ""]
@@ -316,32 +317,42 @@ class Contract:
 _BUILT_IN = ("gemm_bf16", "kmeans_assign", "rmsnorm", "softmax")
 
 
-def contracts(extra_dir: str | Path | None = None) -> dict[str, Contract]:
+def contracts(extra_dir: str | Path | None = None, bad: list[Diagnostic] | None = None) -> dict[str, Contract]:
     """All contracts by name: the built-in ones and, for operators, those of `extra_dir`.
 
-    Raises CakeError `contract/bad-file` (naming file and cause) for an operator file that does not load.
+    A file that does not load is `contract/bad-file` (naming file, line and cause): appended to `bad`, so that it hides
+    nothing but itself; without such a list raised as CakeError.
     """
     found: dict[str, Contract] = {}
     for module in _BUILT_IN:
         c = importlib.import_module(f"corpus.contracts.{module}").CONTRACT
         found[c.name] = c
     if extra_dir is not None:
-        for c in load_dir(Path(extra_dir)):
-            if c.name in found:
-                _bad_file(Path(c.origin), f"the name {c.name!r} is taken by a contract that is {found[c.name].origin}")
-            found[c.name] = c
+        for path in _files(Path(extra_dir)):
+            try:
+                for c in load_file(path):
+                    if c.name in found:
+                        _bad_file(path, f"the name {c.name!r} is taken by a contract that is {found[c.name].origin}")
+                    found[c.name] = c
+            except CakeError as exc:
+                if bad is None:
+                    raise
+                bad.append(exc.diagnostic)
     return found
 
 
-def load_dir(directory: Path) -> list[Contract]:
-    """Contracts of all `*.py` files in a directory (trusted code, executed), sorted by file name."""
+def _files(directory: Path) -> list[Path]:
+    """The contract files of a directory, sorted by name."""
     if not directory.is_dir():
         _bad_file(directory, "is not a directory")
-    return [c for path in sorted(directory.glob("*.py")) if not path.name.startswith("_") for c in load_file(path)]
+    return [path for path in sorted(directory.glob("*.py")) if not path.name.startswith("_")]
 
 
 def load_file(path: Path) -> list[Contract]:
-    """Contracts that a file defines as `CONTRACT` or `CONTRACTS`; raises CakeError `contract/bad-file`."""
+    """Contracts that a file defines as `CONTRACT` or `CONTRACTS` (trusted code, executed).
+
+    Raises CakeError `contract/bad-file`; the functions of the contracts raise `contract/bad-oracle`.
+    """
     name = f"cake_operator_contract_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -358,29 +369,59 @@ def load_file(path: Path) -> list[Contract]:
     found = [module.CONTRACT] if found is None and hasattr(module, "CONTRACT") else list(found or [])
     if not found or not all(isinstance(c, Contract) for c in found):
         _bad_file(path, "must define CONTRACT (a corpus.contract.Contract) or CONTRACTS (a list of them)")
-    return [_from(c, str(path)) for c in found]
+    return [_of_operator(c, path) for c in found]
 
 
-def _from(c: Contract, origin: str) -> Contract:
-    return replace(c, origin=origin)
+_FUNCTIONS = ("oracle", "judge", "solution", "generate", "flops", "bytes_moved")
+
+
+def _of_operator(c: Contract, path: Path) -> Contract:
+    """The contract with its origin, its own functions reporting a mistake in them as `contract/bad-oracle`."""
+    own = {f: getattr(c, f) for f in _FUNCTIONS}
+    guarded = {f: _guarded(g, f, c.name, path) for f, g in own.items() if g not in (None, default_generate)}
+    return replace(c, origin=str(path), **guarded)
+
+
+def _guarded(function: Callable[..., Any], what: str, contract: str, path: Path) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as exc:
+            if isinstance(exc, CakeError | MemoryError) or type(exc).__name__ == "OutOfMemoryError":
+                raise
+            line = _line_in(exc, path)
+            raise bad_oracle(contract, f"{what} failed: {type(exc).__name__}: {exc}", f"{path}", line) from exc
+
+    return call
+
+
+def bad_oracle(contract: str, message: str, origin: str, line: int | None = None) -> CakeError:
+    """`contract/bad-oracle`: a mistake in a contract's function, with its place; never the kernel's fault."""
+    text = f"{origin}{f':{line}' if line else ''}: contract {contract}: {message}"
+    law = "The functions of a contract answer for every shape and input of it; docs/contracts.md lists what `m` offers."
+    return CakeError(error("contract/bad-oracle", "language", text, _span(line), contract=law))
 
 
 def _line_in(exc: BaseException, path: Path) -> int | None:
+    """The line of `path` at which an exception left it. Python names the file by its absolute path."""
+    names = {str(path), str(path.absolute()), str(path.resolve())}
     line, tb = None, exc.__traceback__
     while tb is not None:
-        if tb.tb_frame.f_code.co_filename == str(path):
+        if tb.tb_frame.f_code.co_filename in names:
             line = tb.tb_lineno
         tb = tb.tb_next
     return line
 
 
-def _bad_file(path: Path, message: str, line: int | None = None) -> NoReturn:
-    from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
+def _span(line: int | None) -> Span:
+    return Span(line=line, col=1, end_line=line, end_col=1) if line else NOWHERE
 
-    span = Span(line=line, col=1, end_line=line, end_col=1) if line else NOWHERE
+
+def _bad_file(path: Path, message: str, line: int | None = None) -> NoReturn:
     raise CakeError(
         error(
-            "contract/bad-file", "language", f"{path}{f':{line}' if line else ''}: {message}", span,
+            "contract/bad-file", "language", f"{path}{f':{line}' if line else ''}: {message}", _span(line),
             contract="A file in the contracts directory defines CONTRACT or CONTRACTS and runs without error.",
         )
-    )
+    )  # fmt: skip

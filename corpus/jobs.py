@@ -108,7 +108,7 @@ class Job(_Model):
 
     def find_contract(self) -> Contract:
         """The job's contract; raises CakeError `job/bad-contract` when unknown or of another digest."""
-        known = contracts(self.contracts_dir)
+        known = contracts(self.contracts_dir, [])
         if self.contract not in known:
             raise bad("job/bad-contract", f"no contract {self.contract!r}; known: {', '.join(known)}")
         found = known[self.contract]

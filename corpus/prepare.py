@@ -51,7 +51,7 @@ def prepare(
     broken = [d for d in built.diagnostics if d.severity == "error"]
     if broken:
         raise CakeError(broken[0])
-    found = contracts(contracts_dir)
+    found = contracts(contracts_dir, [])
     if contract not in found:
         raise jobs.bad("job/bad-contract", f"no contract {contract!r}; known: {', '.join(found)}")
     spec = found[contract]

@@ -11,11 +11,12 @@ import importlib.util
 import os
 import platform
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cake_ir.diagnostics import CakeError
+from cake_ir.diagnostics import CakeError, Diagnostic
 from server.errors import BadArgument
 from server.results import Result, clean, plain
 from server.store import Store
@@ -34,6 +35,8 @@ class Catalog:
         self._contracts_dir = contracts_dir
         self._no_gpu = no_gpu
         self._contracts: Mapping[str, Any] | None = None
+        self._bad_contracts: list[Diagnostic] = []
+        self._contracts_lock = threading.Lock()
 
     # ---- registries ------------------------------------------------------------------------------------------------
 
@@ -49,22 +52,33 @@ class Catalog:
 
     def contract_registry(self) -> Mapping[str, Any]:
         """Built-in contracts and the operator's own; read once, since a contract is not the agent's to change."""
-        if self._contracts is None:
-            from corpus.contract import contracts
+        with self._contracts_lock:
+            if self._contracts is None:
+                from corpus.contract import contracts
 
-            try:
-                self._contracts = contracts(self._contracts_dir)
-            except CakeError as exc:
-                raise BadArgument(exc.diagnostic.message, exc.diagnostic.contract, code=exc.diagnostic.rule) from exc
-        return self._contracts
+                bad: list[Diagnostic] = []
+                try:
+                    self._contracts = contracts(self._contracts_dir, bad)
+                except CakeError as exc:
+                    found = exc.diagnostic
+                    raise BadArgument(found.message, found.contract, code=found.rule) from exc
+                self._bad_contracts = bad
+            return self._contracts
+
+    def bad_contracts(self) -> list[str]:
+        """Operator files that do not load, each with place and cause."""
+        self.contract_registry()
+        return [clean(d.message, 600) for d in self._bad_contracts]
 
     def contract(self, name: str) -> Any:
         known = self.contract_registry()
         if name not in known:
+            bad = self.bad_contracts()
             raise BadArgument(
-                f"no contract named {clean(name, 64)!r}{_nearest(name, known)}",
+                f"no contract named {clean(name, 64)!r}{_nearest(name, known)}"
+                + (f"; a file did not load: {'; '.join(bad)}" if bad else ""),
                 f"contracts: {', '.join(sorted(known))}",
-                code="args/unknown-contract",
+                code="contract/bad-file" if bad else "args/unknown-contract",
             )
         return known[name]
 
@@ -153,7 +167,9 @@ class Catalog:
             {"contract": n, "summary": clean(c.summary, 200), "origin": c.origin}
             for n, c in sorted(self.contract_registry().items())
         ]
-        return Result(summary=f"{len(rows)} contracts", status="ok", data={"contracts": rows})
+        bad = self.bad_contracts()
+        summary = f"{len(rows)} contracts" + (f"; did not load: {'; '.join(bad)}" if bad else "")
+        return Result(summary=summary, status="failed" if bad else "ok", data={"contracts": rows})
 
     # ---- this machine ----------------------------------------------------------------------------------------------
 

@@ -76,6 +76,9 @@ def contracts_command(ctx: click.Context, name: str | None, as_json: bool) -> No
 
         page = Result(summary=f"contract {name}", status="ok", data={"page": catalog.page(f"cake://contracts/{name}")})
         finish(ctx, page, as_json, show=show_page)
+    if as_json:
+        for line in catalog.bad_contracts():  # the listing is a bare list
+            click.echo(f"warning[contract/bad-file]: {line}", err=True)
     finish_rows(ctx, catalog.contracts(), as_json, "contracts")
 
 

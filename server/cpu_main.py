@@ -65,7 +65,7 @@ def check(job: dict[str, Any]) -> dict[str, Any]:
     extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
     done = check_cpu(
         bound,
-        contracts(extra)[job["contract"]],
+        contracts(extra, [])[job["contract"]],
         job["shapes"],
         interpret=interpret,
         budget_s=job.get("budget_s"),

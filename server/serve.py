@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,19 @@ def warn_of_problems(engine: Engine) -> None:
     """Say on stderr what the operator has to repair; the server runs without it."""
     if engine.store.problem is not None:
         _log.warning("workspace unusable: calls that store answer storage/*", problem=engine.store.problem.message)
+    if engine.config.contracts_dir is not None:
+        # On a thread: contracts need numpy, and the first answer must not wait for it.
+        threading.Thread(target=_report_contracts, args=(engine,), name="contracts", daemon=True).start()
+
+
+def _report_contracts(engine: Engine) -> None:
+    try:
+        for line in engine.catalog.bad_contracts():
+            _log.warning("contract file did not load", problem=line)
+        own = [n for n, c in sorted(engine.catalog.contract_registry().items()) if c.origin != "built in"]
+        _log.info("contracts loaded", own=", ".join(own) or "none", directory=str(engine.config.contracts_dir))
+    except EngineError as exc:
+        _log.warning("contracts did not load", problem=exc.message)
 
 
 class BearerGuard:

@@ -183,3 +183,54 @@ def test_bad_shapes_are_coded() -> None:
     for bad in ("huge", [{"M": 1}], [{"M": 1, "N": -4}], [{"M": 1, "N": 4.0}]):
         with pytest.raises(CakeError, match="contract/bad-shape"):
             named_shapes(c, bad)  # type: ignore[arg-type]
+
+
+OPERATOR = """from dataclasses import replace
+from corpus.contracts.softmax import CONTRACT as S
+
+
+def oracle(m, t, s):
+    return {BODY}
+
+
+CONTRACT = replace(S, name="mine", oracle=oracle)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("m.rsqrt(t['x'])", r"mine.py:6: contract mine: oracle failed: AttributeError: .*rsqrt"),
+        ("{'z': t['x']}", r"mine.py: contract mine: oracle answers z, but the outputs are y"),
+        ("None", r"oracle answers NoneType"),
+    ],
+)
+def test_a_mistake_in_an_operators_oracle_is_located(tmp_path: Path, body: str, says: str) -> None:
+    (tmp_path / "mine.py").write_text(OPERATOR.replace("{BODY}", body))
+    with pytest.raises(CakeError, match=says) as caught:
+        judge_selftest(contracts(tmp_path)["mine"])
+    assert caught.value.diagnostic.rule == "contract/bad-oracle"
+
+
+def test_flops_are_guarded_and_the_digest_sees_through(tmp_path: Path) -> None:
+    text = OPERATOR.replace("{BODY}", "{}")
+    (tmp_path / "mine.py").write_text(text)
+    before = contracts(tmp_path)["mine"].digest
+    (tmp_path / "mine.py").write_text(text.replace("return {}", "return {'y': 1}"))
+    assert contracts(tmp_path)["mine"].digest != before
+    (tmp_path / "mine.py").write_text(text.replace("oracle=oracle)", "flops=lambda s: s['nope'])"))
+    with pytest.raises(CakeError, match=r"mine.py:9: contract mine: flops failed: KeyError"):
+        contracts(tmp_path)["mine"].flops({"M": 1, "N": 1})
+
+
+def test_a_bad_file_hides_only_itself_and_relative_paths_keep_their_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/bad.py").write_text("x = 1\n\ny = 1 / 0\n")
+    (tmp_path / "d/mine.py").write_text(OPERATOR.replace("{BODY}", "{}"))
+    monkeypatch.chdir(tmp_path)
+    bad: list = []
+    assert {"mine", "softmax"} <= set(contracts("d", bad))
+    assert [d.message for d in bad] == ["d/bad.py:3: failed to load: ZeroDivisionError: division by zero"]
+    assert bad[0].span.line == 3

@@ -186,4 +186,13 @@ def test_operators_add_contracts_of_their_own(tmp_path: Path, kmeans: Path) -> N
     assert "mine" in {c["contract"] for c in json.loads(got.stdout)}
     (mine / "bad.py").write_text("this is not python")
     got = CliRunner().invoke(cli, ["--contracts", str(mine), "contracts"])
-    assert got.exit_code == 2 and "bad.py" in got.output and "Traceback" not in got.output
+    assert got.exit_code == 1 and "bad.py:1:" in got.output and "Traceback" not in got.output
+    assert "mine" in got.stdout and "kmeans_assign" in got.stdout, "a bad file hides only itself"
+    got = run(tmp_path, "--contracts", mine, "check", kmeans, "--contract", "bad")
+    assert got.exit_code == 2 and "contract/bad-file" in got.output and "bad.py:1:" in got.output
+    (mine / "bad.py").write_text(
+        "from dataclasses import replace\nfrom corpus.contracts.kmeans_assign import CONTRACT as base\n"
+        "CONTRACT = replace(base, name='bad', judge=lambda m, t, o, s: m.rsqrt(t))\n"
+    )
+    got = run(tmp_path, "--contracts", mine, "check", kmeans, "--contract", "bad", "--shape", "B=1,N=1,C=7,D=64")
+    assert got.exit_code == 2 and "contract/bad-oracle" in got.output and "bad.py:3:" in got.output

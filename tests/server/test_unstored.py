@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,19 @@ def test_all_files_of_the_store_are_private(workspace: Path) -> None:
     assert {"cake.db", "cake.db-wal", "cake.db-shm"} <= set(modes) and set(modes.values()) == {0o600}
     engine.close()
     shutil.rmtree(workspace)
+
+
+def test_the_operator_is_told_what_is_wrong_at_the_start(blocked: Path, tmp_path: Path) -> None:
+    from structlog.testing import capture_logs
+
+    from server import serve
+
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/bad.py").write_text("x = 1 / 0\n")
+    engine = Engine(Config(blocked, no_gpu=True, contracts_dir=tmp_path / "c"))
+    with capture_logs() as logs:
+        serve.warn_of_problems(engine)
+        next(t for t in threading.enumerate() if t.name == "contracts").join(30)
+    said = [entry["event"] for entry in logs]
+    assert said[0].startswith("workspace unusable") and said[1:] == ["contract file did not load", "contracts loaded"]
+    assert "bad.py:1: failed to load: ZeroDivisionError" in logs[1]["problem"]
