@@ -269,7 +269,8 @@ class Machine(Accesses):
     def on_cp_arrive(self, u: Unit, e: Event) -> bool:
         bar: BarAt = e.vals["bar"]
         clock = u.publish(False, e)
-        clock[u.CP] = u.cp.current if u.cp.open else u.cp.committed
+        u.cp.split()
+        clock[u.CP] = u.cp.committed
         self.arrive(u, e, bar, bar.cta, arrival_weight(e, u.trace), clock, True)
         return False
 

@@ -45,12 +45,13 @@ class Clocks:
 class Group:
     """Commit groups of one owner: committed, done (waited for), whether ops follow the last commit."""
 
-    __slots__ = ("committed", "done", "last", "open", "wait")
+    __slots__ = ("committed", "done", "last", "marks", "open", "wait")
 
     def __init__(self) -> None:
         self.committed = 0
         self.done = 0
         self.open = False
+        self.marks: list[int] = []  # the number that each commit closed; an arrival closes numbers of its own
         self.last: Event | None = None
         self.wait: tuple[Event, int] | None = None
 
@@ -66,10 +67,18 @@ class Group:
 
     def commit(self) -> None:
         self.committed += 1
+        self.marks.append(self.committed)
         self.open = False
 
+    def split(self) -> None:
+        """Ops from here on get another number, in the same group: an arrival covers what came before it only."""
+        if self.open:
+            self.committed += 1
+            self.open = False
+
     def waited(self, k: int, e: Event) -> None:
-        self.done = max(self.done, self.committed - k)
+        if len(self.marks) > k:
+            self.done = max(self.done, self.marks[-k - 1])
         self.wait = (e, k)
 
 

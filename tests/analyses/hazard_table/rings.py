@@ -342,6 +342,14 @@ CASES += [
         "            cp_async_commit()\n            cp_async_wait(0)\n            arrive(full[k])\n",
         None,
     ),
+    case(
+        "signal",
+        "cp_arrive_sm80",
+        "            cp_async(b_s[k].rows(16 * l, 16), b[col + 16 * l:, k * 64:])\n            cp_async_arrive(full[k])\n",
+        "            cp_async_arrive(full[k])\n            cp_async(b_s[k].rows(16 * l, 16), b[col + 16 * l:, k * 64:])\n",
+        "data/read-before-arrival",
+        "fb = ldmatrix",
+    ),
     # one CTA loads for both
     case(
         "multicast",
