@@ -385,6 +385,14 @@ def _cp(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) ->
     signal = next((e for *_, e, _ in reversed(p.unit.releases) if e.node.name == "cp_async_arrive"), None)
     if signal is not None:  # the copies arrive on a barrier instead of being waited for in groups
         bar = signal.vals["bar"].barrier.name
+        if mode == "read" and p.use > a.use:
+            return (
+                rule.SLOT_REUSE,
+                p.event,
+                p.unit,
+                f"cp_async refills the slot of {what} with use {p.use} while {a.unit.label} may still use it ({an}): no wait "
+                "for its release comes before the copy",
+            )
         if mode == "read":
             return (
                 rule.READ_BEFORE_ARRIVAL,
