@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from server import __version__
-from server.cli_common import finish, json_option, parse_shape, program_options, read_program, ref_of
+from server.cli_common import finish, json_option, parse_shape, program_options, read_program, ref_of, shared_options
 from server.cli_knowledge import COMMANDS
 
 if TYPE_CHECKING:
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class Settings:
-    """Options that stand before the command; the engine is made when a command first needs it."""
+    """Options of every command (set by `shared_options`); the engine is made when a command first needs it."""
 
-    def __init__(self, workspace: Path | None, no_gpu: bool, contracts: Path | None, debug: bool = False) -> None:
-        self.workspace, self.no_gpu, self.contracts, self.debug = workspace, no_gpu, contracts, debug
-        self.read_only = False
+    def __init__(self) -> None:
+        self.workspace: Path | None = None
+        self.contracts: Path | None = None
+        self.no_gpu = self.debug = self.read_only = False
 
     def engine(self, *, keep: bool = True) -> Engine:
         """`keep=False`: what is only looked at makes no workspace; one that is there is used."""
@@ -46,6 +47,10 @@ class Settings:
 
 class Command(click.Group):
     """Turns anticipated failures into one line on stderr and exit code 2."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """A fresh `Settings` for every run, there before the options that fill it are read."""
+        return super().make_context(*args, **{"obj": Settings(), **extra})
 
     def invoke(self, ctx: click.Context) -> Any:
         from cake_ir.diagnostics import CakeError
@@ -70,21 +75,12 @@ class Command(click.Group):
 
 
 @click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--workspace", type=click.Path(file_okay=False, path_type=Path), help="Evidence store (default: .cake here)."
-)
-@click.option("--no-gpu", is_flag=True, help="Do not use a GPU even if there is one.")
-@click.option(
-    "--contracts",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Directory of your own contracts (trusted Python).",
-)
-@click.option("--debug", is_flag=True, help="Show the trace of an unexpected failure.")
 @click.version_option(__version__, prog_name="cake")
-@click.pass_context
-def cli(ctx: click.Context, workspace: Path | None, no_gpu: bool, contracts: Path | None, debug: bool) -> None:
+def cli() -> None:
     """Verify, estimate, compile, check and time Cake IR kernels."""
-    ctx.obj = Settings(workspace, no_gpu, contracts, debug)
+
+
+cli.params[:0] = shared_options()
 
 
 # ---- programs -----------------------------------------------------------------------------------------------------
@@ -348,26 +344,9 @@ def show(ctx: click.Context, file: Path, as_json: bool) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Bearer token for --http (default: made in the workspace).",
 )
-@click.option(
-    "--workspace", type=click.Path(file_okay=False, path_type=Path), help="Evidence store (default: .cake here)."
-)
-@click.option("--no-gpu", is_flag=True, help="Do not use a GPU even if there is one.")
 @click.option("--read-only", is_flag=True, help="Offer only tools that change nothing.")
-@click.option(
-    "--contracts",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Directory of your own contracts.",
-)
 @click.pass_context
-def serve(
-    ctx: click.Context,
-    port: int | None,
-    token_file: Path | None,
-    workspace: Path | None,
-    no_gpu: bool,
-    read_only: bool,
-    contracts: Path | None,
-) -> None:
+def serve(ctx: click.Context, port: int | None, token_file: Path | None, read_only: bool) -> None:
     """Serve the MCP tools on stdio, or on loopback HTTP."""
     from server.errors import BadArgument
     from server.serve import log_to_stderr, make_token, read_token, serve_http, serve_stdio, warn_of_problems
@@ -375,10 +354,8 @@ def serve(
     if token_file is not None and port is None:
         raise BadArgument("--token-file belongs to --http")
     log_to_stderr()
-    base: Settings = ctx.obj
-    settings = Settings(workspace or base.workspace, no_gpu or base.no_gpu, contracts or base.contracts)
-    settings.read_only = read_only
-    engine = settings.engine()
+    ctx.obj.read_only = read_only
+    engine = ctx.obj.engine()
     warn_of_problems(engine)
     if port is None:
         serve_stdio(engine)
@@ -403,6 +380,8 @@ def demo(ctx: click.Context, over_http: bool) -> None:
 
 for _command in COMMANDS:
     cli.add_command(_command)
+for _command in cli.commands.values():
+    _command.params += shared_options()
 
 
 def main() -> None:

@@ -86,6 +86,30 @@ def program_options(fn: Callable[..., Any]) -> Callable[..., Any]:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the structured result.")
 
 
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Callback: an option given after the command counts as given before it."""
+    if value is not None and value is not False:
+        setattr(ctx.obj, str(param.name), value)
+
+
+def shared_options() -> list[click.Option]:
+    """The options that hold for every command; they may stand before or after it."""
+    folder = click.Path(file_okay=False, path_type=Path)
+    rows: list[tuple[str, dict[str, Any]]] = [
+        ("--workspace", {"type": folder, "help": "Evidence store (default: .cake here)."}),
+        ("--no-gpu", {"is_flag": True, "help": "Do not use a GPU even if there is one."}),
+        (
+            "--contracts",
+            {
+                "type": click.Path(exists=True, file_okay=False, path_type=Path),
+                "help": "Directory of your own contracts (trusted Python).",
+            },
+        ),
+        ("--debug", {"is_flag": True, "help": "Show the trace of an unexpected failure."}),
+    ]
+    return [click.Option([name], expose_value=False, callback=_remember, **more) for name, more in rows]
+
+
 def finish(
     ctx: click.Context,
     result: Result,

@@ -77,13 +77,16 @@ def make_token(workspace: Path) -> Path:
     return path
 
 
-def warn_of_problems(engine: Engine) -> None:
-    """Say on stderr what the operator has to repair; the server runs without it."""
+def warn_of_problems(engine: Engine) -> threading.Thread | None:
+    """Say on stderr what the operator has to repair; the server runs without it. Returns the thread that looks."""
     if engine.store.problem is not None:
         _log.warning("workspace unusable: calls that store answer storage/*", problem=engine.store.problem.message)
     if engine.config.contracts_dir is not None:
         # On a thread: contracts need numpy, and the first answer must not wait for it.
-        threading.Thread(target=_report_contracts, args=(engine,), name="contracts", daemon=True).start()
+        looking = threading.Thread(target=_report_contracts, args=(engine,), name="contracts", daemon=True)
+        looking.start()
+        return looking
+    return None
 
 
 def _report_contracts(engine: Engine) -> None:

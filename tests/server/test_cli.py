@@ -196,3 +196,19 @@ def test_operators_add_contracts_of_their_own(tmp_path: Path, kmeans: Path) -> N
     )
     got = run(tmp_path, "--contracts", mine, "check", kmeans, "--contract", "bad", "--shape", "B=1,N=1,C=7,D=64")
     assert got.exit_code == 2 and "contract/bad-oracle" in got.output and "bad.py:3:" in got.output
+
+
+def test_shared_options_may_stand_after_the_command(tmp_path: Path, kmeans: Path) -> None:
+    mine = tmp_path / "contracts"
+    mine.mkdir()
+    (mine / "mine.py").write_text(
+        "from dataclasses import replace\nfrom corpus.contracts.kmeans_assign import CONTRACT as base\n"
+        "CONTRACT = replace(base, name='mine')\n"
+    )
+    after = ["--contracts", str(mine), "--workspace", str(tmp_path / "ws"), "--no-gpu"]
+    argv = ["check", str(kmeans), "--contract", "mine", "--shape", "B=1,N=1,C=7,D=64", *after]
+    got = CliRunner().invoke(cli, argv)
+    assert got.exit_code == 0 and "against mine" in got.stdout and (tmp_path / "ws/cake.db").exists()
+    for name in cli.commands:
+        shown = CliRunner().invoke(cli, [name, "--help"]).output
+        assert all(shown.count(f"{flag} ") == 1 for flag in ("--workspace", "--no-gpu", "--contracts", "--debug")), name

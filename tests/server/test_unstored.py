@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
@@ -103,8 +102,9 @@ def test_the_operator_is_told_what_is_wrong_at_the_start(blocked: Path, tmp_path
     (tmp_path / "c/bad.py").write_text("x = 1 / 0\n")
     engine = Engine(Config(blocked, no_gpu=True, contracts_dir=tmp_path / "c"))
     with capture_logs() as logs:
-        serve.warn_of_problems(engine)
-        next(t for t in threading.enumerate() if t.name == "contracts").join(30)
+        looking = serve.warn_of_problems(engine)
+        assert looking is not None
+        looking.join(30)
     said = [entry["event"] for entry in logs]
     assert said[0].startswith("workspace unusable") and said[1:] == ["contract file did not load", "contracts loaded"]
     assert "bad.py:1: failed to load: ZeroDivisionError" in logs[1]["problem"]
