@@ -196,6 +196,9 @@ class Machine(Accesses):
         if drift:
             explain.drift(self, u, e, slot, phase)
         known = int(u.KL[slot.comp])
+        if known < phase == slot.done and self.follows(u, e, slot, phase - 1):
+            known = phase
+            u.KL[slot.comp] = max(u.KL[slot.comp], phase)
         if phase != slot.done or known < phase:
             explain.overrun(self, u, e, slot, phase, known)
         if phase < slot.done:
@@ -210,6 +213,17 @@ class Machine(Accesses):
             explain.over_arrival(self, u, e, slot, phase)
         self.complete(slot)
         return slot, phase
+
+    def follows(self, u: Unit, e: Event, slot: Slot, phase: int) -> bool:
+        """Whether all arrivals of a completed phase happened before this op of the unit (a rendezvous lies between, say):
+        then the phase is complete for it without a wait. Bytes of copies complete on their own and prove nothing."""
+        b = slot.buckets.get(phase)
+        if b is None or b.copies or None in b.units or phase not in slot.clocks:
+            return False
+        ahead = slot.clocks[phase] > (u.KL if e.thread or u.single else u.K)
+        ahead[slot.comp] = False
+        ahead[[u.R, u.RF, u.L, u.LF, u.CP, u.CPF, u.WG, u.TC, u.TLD, u.TST, u.BR, u.BL, u.W]] = False
+        return not ahead.any()
 
     def last_phase(self, u: Unit, e: Event, bar: BarAt) -> int:
         st = u.phases.get(e.node.site)

@@ -7,11 +7,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from analyses.context import Context
 from analyses.rules import Rule
 from cake_ir.diagnostics import Diagnostic
+from cake_ir.skeleton import compile_skeleton
+
+PROBES = 729
 
 RULE = Rule(
     id="schedule/grid-not-divisible",
@@ -58,6 +62,31 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
                 RULE.id,
                 "error",
                 f"{w.cta_count} CTAs are launched for {w.describe()}; a cluster has {launch.cluster}",
+                launch.span,
+                contract="The grid is a multiple of the cluster; round it up and mask the work.",
+            )
+            return
+    yield from _small_grids(ctx)
+
+
+def _small_grids(ctx: Context) -> Iterator[Diagnostic]:
+    """Extents 1 to 3: the witnesses may all have a multiple by chance (a factor that is large in each of them)."""
+    launch = ctx.bound.launch
+    skeleton = compile_skeleton(ctx.bound)
+    names = list(ctx.bound.dims)
+    sms = ctx.derived.witnesses[0].sms if ctx.derived.witnesses else 1
+    for values in itertools.islice(itertools.product((1, 2, 3), repeat=len(names)), PROBES):
+        shape = dict(zip(names, values, strict=True))
+        env = skeleton.environment(shape, {}, sms)
+        if not skeleton.admits(env):
+            continue
+        count = skeleton.cta_count(env)
+        if count > 0 and count % launch.cluster:
+            said = ", ".join(f"{k}={v}" for k, v in shape.items())
+            yield ctx.finding(
+                RULE.id,
+                "error",
+                f"{count} CTAs are launched for {said}; a cluster has {launch.cluster}",
                 launch.span,
                 contract="The grid is a multiple of the cluster; round it up and mask the work.",
             )
