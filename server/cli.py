@@ -141,8 +141,14 @@ def build(
     output: Path | None,
 ) -> None:
     """Compile FILE (no GPU needed)."""
+    from server.errors import BadArgument
     from server.terminal import show_data, working
 
+    if output is not None:
+        if emit is None:
+            raise BadArgument("-o belongs to --emit", "name the form to write, e.g. --emit cuda")
+        if not output.parent.is_dir():
+            raise BadArgument(f"{output} cannot be written: {output.parent} is not a directory", code="args/file")
     engine = ctx.obj.engine()
     ref = ref_of(file, settings, target, kernel)
     with working("compiling") as control:
@@ -151,7 +157,10 @@ def build(
         raw = engine.artifact(result.ids["build_id"], emit)
         assert raw is not None
         if output:
-            output.write_bytes(raw)
+            try:
+                output.write_bytes(raw)
+            except OSError as exc:
+                raise BadArgument(f"{output} cannot be written: {exc.strerror}", code="args/file") from exc
         else:
             sys.stdout.buffer.write(raw)
             sys.stdout.buffer.flush()

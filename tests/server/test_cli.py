@@ -85,6 +85,8 @@ def test_verify_rejects_with_an_excerpt_and_exits_1(tmp_path: Path, broken: Path
         (["targets", "sm_90"], "no target"),
         (["contracts", "nope"], "no contract"),
         (["serve", "--token-file", "x"], "belongs to --http"),
+        (["build", "FILE", "--emit", "cuda", "-o", "/nope/x.cu"], "error[args/file]: /nope/x.cu cannot be written"),
+        (["build", "FILE", "-o", "x.cu"], "-o belongs to --emit"),
         (["nonsense"], "No such command"),
     ],
 )
