@@ -25,6 +25,7 @@ from server.worker import kill_all
 _log = structlog.get_logger("cake.serve")
 
 MIN_TOKEN = 16
+KEEP_ALIVE_S = 2.0
 MAX_ADDRESS_SPACE = 8 * 2**30
 
 
@@ -124,10 +125,27 @@ class BearerGuard:
         await send({"type": "http.response.body", "body": body})
 
 
+def keep_alive(seconds: float = KEEP_ALIVE_S) -> None:
+    """Let a response that is still worked on send its headers and a comment line every few seconds.
+
+    The SDK waits 15 s for both, and the default read timeout of common HTTP clients is 5 s. It has no setting for it:
+    the class attribute of its event stream serves the older protocol era, a module constant the newer one.
+    """
+    import mcp.server._streamable_http_modern as modern
+    from sse_starlette import EventSourceResponse
+
+    EventSourceResponse.DEFAULT_PING_INTERVAL = seconds  # type: ignore[assignment]
+    if hasattr(modern, "_SSE_PING_INTERVAL"):
+        modern._SSE_PING_INTERVAL = seconds
+    else:
+        _log.warning("this SDK sends no early headers: give HTTP clients a read timeout of 60 s")
+
+
 def http_app(cake: CakeServer, token: str, port: int) -> Any:
     """The guarded ASGI app. Host and Origin must name this very loopback port."""
     from mcp.server.transport_security import TransportSecuritySettings
 
+    keep_alive()
     hosts = [f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}"]
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=True, allowed_hosts=hosts, allowed_origins=[f"http://{h}" for h in hosts]

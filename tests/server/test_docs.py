@@ -33,3 +33,8 @@ def test_every_command_and_flag_is_described() -> None:
     assert {name for name in cli.commands if f"cake {name}" not in CLI} == set()
     flags = [option for p in cli.commands["serve"].params for option in p.opts]
     assert {f for f in flags if f"`{f}" not in SERVER} == set()
+
+
+def test_the_pages_say_how_to_connect_over_http() -> None:
+    for page in (SERVER, (ROOT / "README.md").read_text()):
+        assert "http://127.0.0.1:8765/mcp" in page and "Authorization" in page and "http-token" in page

@@ -102,6 +102,20 @@ async def test_a_session_in_both_eras(url: str, mode: str) -> None:
         assert (await call(client, "verify", ir_id="ir_" + "0" * 32))["code"] == "args/unknown-id"
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_long_calls_do_not_run_into_a_short_read_timeout(url: str, mode: str) -> None:
+    shapes = [{"B": 1, "N": 4096 + i, "C": 1024, "D": 128} for i in range(50)]
+    async with (
+        httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}"}, timeout=3.5) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        ir_id = (await call(client, "propose_ir", text=KMEANS))["ids"]["ir_id"]
+        work = {"ir_id": ir_id, "contract": "kmeans_assign", "shapes": shapes, "until": "check"}
+        got = await call(client, "compile_and_bench", **work, wait_s=6)
+        assert got["status"] == "running", got
+
+
 @pytest.mark.parametrize(
     ("text", "mode", "says"), [("short", 0o600, "16"), (TOKEN, 0o644, "others"), ("a b" * 9, 0o600, "spaces")]
 )
