@@ -24,6 +24,13 @@ def die_with_parent(parent: int) -> None:
         raise SystemExit(3)
 
 
+def lower(kind: int, wanted: int) -> None:
+    """Set a limit, soft and hard, to at most `wanted`; one that is lower already (`ulimit`) stays."""
+    hard = resource.getrlimit(kind)[1]
+    value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(kind, (value, value))
+
+
 def main(argv: list[str]) -> None:
     if len(argv) != 3 or argv[1] not in ALLOWED or not argv[2].isdigit():
         print("usage: python -m server.guard MODULE PARENT_PID", file=sys.stderr)
@@ -32,8 +39,8 @@ def main(argv: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if argv[1] == "server.cpu_main":
         # A GPU process maps far more address space than it uses, so only the CPU worker gets these limits.
-        resource.setrlimit(resource.RLIMIT_AS, (24 * 2**30, 24 * 2**30))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2**30, 2**30))
+        lower(resource.RLIMIT_AS, 24 * 2**30)
+        lower(resource.RLIMIT_FSIZE, 2**30)
     else:
         # The server bounds its own address space; a CUDA context needs far more of it.
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]

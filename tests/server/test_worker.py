@@ -157,3 +157,18 @@ def test_one_job_at_a_time_per_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             pass
     with gpu_lock(0, Control(), wait_s=0.3):
         pass
+
+
+def test_a_lower_limit_of_the_shell_does_not_stop_the_worker() -> None:
+    script = """
+        import resource
+        from server.worker import Control, run_worker
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        job = {"kind": "build", "text": TEXT, "bindings": {}, "target": "sm_90a", "kernel": "kmeans_assign",
+               "emit_only": True}
+        print(len(run_worker("server.cpu_main", job, timeout_s=60, control=Control())["cuda"]) > 1000)
+    """
+    code = f"TEXT = {KMEANS!r}\n" + textwrap.dedent(script)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=90)
+    assert done.stdout.strip() == "True", done.stderr
