@@ -334,6 +334,16 @@ def _bulk(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) 
             a.unit,
             f"{an} overwrites {what} while {name_of(p.event)} reads it; its bulk group is not even committed",
         )
+    release = _known_release(p, a)
+    if p.epoch <= group.done and release is not None and group.wait is not None:
+        e, k = group.wait  # it has waited by now, but had not when it released
+        return (
+            rule.BULK_DEPTH,
+            e,
+            p.unit,
+            f"{name_of(e)}({k}) leaves the bulk group pending that reads {what}, which is released next and which {an} "
+            "overwrites; wait for it before the release",
+        )
     if p.epoch <= group.done:
         return (
             rule.UNSYNCED_WRITE,
