@@ -149,6 +149,50 @@ add(
     RS_TEXT.format(q="a = load(x[0:, (k + 1) * 64:], wgmma_a[64, 64])\n        wgmma_wait(0)"),
     sig=SIG_W,
 )
+# 2-CTA, DSMEM ring: CTA 0 sends tiles to CTA 1 through stores and remote arrives
+DSMEM_TEXT = """
+where(M > 0)
+launch(ctas=2, cluster=2)
+t = role(warp)
+s = smem(f32, 128, stages=2)
+full = mbarrier(stages=2)
+free = mbarrier(stages=2)
+with t:
+    for n in range(M):
+        if cluster_rank == 0:
+            wait(free[n - 2])
+            store(s[n].on(1), load(x[n, :], vec(4).cols[128]))
+            arrive(full[n].on(1))
+        else:
+            wait(full[n])
+            store(y[n, :], load(s[n], vec(4).cols[128]))
+            arrive(free[n].on(0))
+sync(cluster)
+"""
+add("dsmem ring", None, DSMEM_TEXT, sig=XY)
+add("no free wait", "data/overwritten-while-read", DSMEM_TEXT.replace("            wait(free[n - 2])\n", ""), sig=XY)
+add("no full wait", "data/unsynchronised-read", DSMEM_TEXT.replace("            wait(full[n])\n", ""), sig=XY)
+add("local arrive", "sync/deadlock", DSMEM_TEXT.replace("arrive(full[n].on(1))", "arrive(full[n])"), sig=XY)
+add("local free", "sync/deadlock", DSMEM_TEXT.replace("arrive(free[n].on(0))", "arrive(free[n])"), sig=XY)
+add("exit", "sync/cluster-exit", DSMEM_TEXT.replace("sync(cluster)\n", ""), sig=XY)
+add("local store", "data/uninitialised-memory", DSMEM_TEXT.replace("s[n].on(1)", "s[n]"), sig=XY)
+add(
+    "elected arrive no sync",
+    "sync/release-misses-lanes",
+    DSMEM_TEXT.replace(
+        "            arrive(full[n].on(1))", "            with elected():\n                arrive(full[n].on(1))"
+    ),
+    sig=XY,
+)
+add(
+    "read before release",
+    "data/released-before-read",
+    DSMEM_TEXT.replace(
+        "            store(y[n, :], load(s[n], vec(4).cols[128]))\n            arrive(free[n].on(0))",
+        "            arrive(free[n].on(0))\n            store(y[n, :], load(s[n], vec(4).cols[128]))",
+    ),
+    sig=XY,
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0])
