@@ -38,3 +38,8 @@ class Report:
     @property
     def accepted(self) -> bool:
         return not any(d.severity == "error" for d in self.diagnostics)
+
+    @property
+    def undecided(self) -> tuple[Property, ...]:
+        """What was not decided. An accepted program may be compiled and run, but none of this counts as proved or checked."""
+        return tuple(p for p in self.properties if p.verdict == "undecided")

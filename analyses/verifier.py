@@ -219,9 +219,11 @@ def _derived_properties(ctx: Context) -> list[Property]:
         bad = sorted(faults & rules)
         if bad:
             counts.append(Property(name, "refuted", scope, ", ".join(bad)))
+        elif not any(b.kind == "mbarrier" for b in ctx.bound.barriers):
+            continue
         elif not d.witnesses:
-            counts.append(Property(name, "undecided", "no witness shape", ", ".join(d.unmet_goals)))
-        elif any(b.kind == "mbarrier" for b in ctx.bound.barriers):
+            counts.append(_no_shape(name, d))
+        else:
             counts.append(Property(name, "checked", scope))
     return counts
 
@@ -251,6 +253,8 @@ def _bounds_property(ctx: Context) -> Property:
                 open_ends.append(f"{view.buffer.name}.{axis} at line {op.span.line}")
     if not open_ends:
         return Property("on-chip bounds", "proved", "all shapes that `where` admits")
+    if not ctx.derived.witnesses:
+        return _no_shape("on-chip bounds", ctx.derived)
     return Property(
         "on-chip bounds",
         "checked",
@@ -259,13 +263,17 @@ def _bounds_property(ctx: Context) -> Property:
     )
 
 
+def _no_shape(name: str, d: Derived) -> Property:
+    return Property(name, "undecided", "no witness shape", d.no_shape)
+
+
 def _outputs_property(derived: Derived, found: list[Diagnostic]) -> Property:
     """Whether outputs are written once and global indices lie inside."""
     scope = f"{len(derived.witnesses)} witness shapes"
     if found:
         return Property("global regions", "refuted", scope, ", ".join(sorted({d.rule for d in found})))
     if not derived.witnesses:
-        return Property("global regions", "undecided", "no witness shape", ", ".join(derived.unmet_goals))
+        return _no_shape("global regions", derived)
     return Property(
         "global regions", "checked", scope, "outputs whose rows or masks depend on data are left to evaluation"
     )
@@ -378,6 +386,8 @@ def render(report: Report) -> str:
     from analyses import memory, registers
 
     parts = ["\n".join(d.render() for d in report.diagnostics) or "no findings"]
+    if report.accepted and report.undecided:
+        parts.append("accepted, but undecided and so not proved: " + ", ".join(p.name for p in report.undecided))
     parts.append(
         "\n".join(
             f"{p.name}: {p.verdict} ({p.scope})" + (f"; {p.reason}" if p.reason else "") for p in report.properties

@@ -23,6 +23,7 @@ from cake_ir.bound import (
     sx_vars,
     walk,
 )
+from cake_ir.diagnostics import Span
 
 
 class ViewAt(NamedTuple):
@@ -96,7 +97,17 @@ class AgentTrace:
 
 
 class SkeletonLimit(Exception):
-    """The run was longer than EVENT_LIMIT."""
+    """The run was longer than its limit. span: the loop that ran the most rounds without coming to its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.span: Span | None = None
+        self.rounds = 0
+
+    def inside(self, span: Span, rounds: int) -> None:
+        """Called by every loop that the fault leaves; the one with the most rounds is the one to name."""
+        if rounds > self.rounds:
+            self.span, self.rounds = span, rounds
 
 
 class AssumeViolated(Exception):

@@ -244,14 +244,20 @@ class Skeleton:
         def loop(c: _Run) -> None:
             env, path, budget = c.env, c.path, c.budget
             path.append(0)
-            for i in range(start(env), stop(env), step_by(env)):
-                env[slot] = i
-                path[-1] = i
-                for step in body:
-                    step(c)
-                budget[0] -= 1
-                if budget[0] < 0:
-                    raise SkeletonLimit
+            rounds = range(start(env), stop(env), step_by(env))
+            i = rounds.start
+            try:
+                for i in rounds:
+                    env[slot] = i
+                    path[-1] = i
+                    for step in body:
+                        step(c)
+                    budget[0] -= 1
+                    if budget[0] < 0:
+                        raise SkeletonLimit
+            except SkeletonLimit as fault:
+                fault.inside(s.span, 1 + (i - rounds.start) // rounds.step)
+                raise
             path.pop()
 
         return loop
@@ -264,18 +270,22 @@ class Skeleton:
         def loop(c: _Run) -> None:
             c.path.append(0)
             rounds = 0
-            while True:
-                for step in prelude:
-                    step(c)
-                if not (rounds < c.oracle.rounds if by_data else cond(c.env)):
-                    break
-                c.path[-1] = rounds
-                for step in body:
-                    step(c)
-                rounds += 1
-                c.budget[0] -= 1
-                if c.budget[0] < 0:
-                    raise SkeletonLimit
+            try:
+                while True:
+                    for step in prelude:
+                        step(c)
+                    if not (rounds < c.oracle.rounds if by_data else cond(c.env)):
+                        break
+                    c.path[-1] = rounds
+                    for step in body:
+                        step(c)
+                    rounds += 1
+                    c.budget[0] -= 1
+                    if c.budget[0] < 0:
+                        raise SkeletonLimit
+            except SkeletonLimit as fault:
+                fault.inside(s.span, rounds)
+                raise
             c.path.pop()
 
         return loop

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cake_ir.bound import Assume, BoundKernel, Op, SConst, SOp, SVar, sx_vars, walk
+from cake_ir.diagnostics import Span
 from cake_ir.memo import memo
 from cake_ir.skeleton import (
     AgentTrace,
@@ -63,6 +64,8 @@ class WitnessSet:
     witnesses: tuple[Witness, ...]
     met: tuple[str, ...]
     unmet: tuple[str, ...]
+    too_long: Span | None = None
+    """A loop that no run within the limit came to the end of."""
 
 
 def witnesses(bound: BoundKernel) -> WitnessSet:
@@ -133,6 +136,7 @@ class _Search:
         self.bounds = self.data_bounds()
         self.counted: type = BarAt if any(b.kind == "mbarrier" for b in bound.barriers) else ViewAt
         self.cache: dict[tuple[int, ...], Any] = {}
+        self.too_long: SkeletonLimit | None = None
 
     # ---- probing
 
@@ -381,9 +385,10 @@ class _Search:
     def realise(self, goals: list[tuple[str, tuple[int, ...], int, int]]) -> WitnessSet:
         chosen: dict[Any, Witness] = {}
         unmet: list[str] = []
+        longest: Span | None = None
         for k, (goal, values, sms, uses) in enumerate(goals):
             self.second = k in (1, len(goals) - 1)
-            self.too_long = False
+            self.too_long = None
             witness, best = None, math.inf
             plain = tuple(
                 v if self.steps.get(i, ("", 0))[0] == "depth" else least
@@ -399,12 +404,16 @@ class _Search:
                         break
             if witness is None:
                 shape = ", ".join(f"{n}={v}" for n, v in zip(self.names, values, strict=True))
-                why = f"longer than {RUN_LIMIT} events" if self.too_long else "not possible under `where`"
+                why = "not possible under `where`"
+                if self.too_long is not None:
+                    loop = self.too_long.span
+                    longest = longest or loop
+                    why = f"longer than {RUN_LIMIT} events" + (f" in the loop of line {loop.line}" if loop else "")
                 unmet.append(f"{goal}: {why} ({shape})")
             else:
                 chosen.setdefault((witness.dims, witness.sms, witness.oracle), witness)
         found = tuple(chosen.values())[:MAX_WITNESSES]
-        return WitnessSet(found, *self.coverage(found, unmet))
+        return WitnessSet(found, *self.coverage(found, unmet), longest)
 
     def coverage(self, found: tuple[Witness, ...], unmet: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(goals met, goals not met), read off the traces: totals of uses per ring length."""
@@ -467,8 +476,8 @@ class _Search:
             w = Witness(tuple(zip(self.names, values, strict=False)), sms, first + last, count, oracle, goal)
             try:
                 found = traces(self.bound, w)
-            except SkeletonLimit:
-                self.too_long = True
+            except SkeletonLimit as fault:
+                self.too_long = fault
                 continue
             except (
                 AssumeViolated,

@@ -35,8 +35,10 @@ from server.wording import (
     counted,
     estimate_summary,
     ids_of,
+    label,
     other_targets,
     repair_next,
+    undecided,
     unit_facts,
 )
 
@@ -78,6 +80,7 @@ class Engine:
         self.catalog = Catalog(self.store, self.config.contracts_dir, no_gpu=self.config.no_gpu)
         self.evaluate = Evaluator(self)
         self._verify_lock = threading.Lock()
+        self._open: dict[str, list[str]] = {}
 
     def close(self) -> None:
         self.store.close()
@@ -169,7 +172,8 @@ class Engine:
             skipped += [f"{unit.kernel}: {clean(s, 200)}" for s in report.skipped]
             artifacts += self._keep_report(unit, report)
             failed = [d.rule for d in (*unit.diagnostics, *report.diagnostics) if d.severity == "error"]
-            self.store.put_verdict(unit.variant_id, program.source_id, "rejected" if failed else "accepted", failed)
+            status = "rejected" if failed else "accepted"
+            self.store.put_verdict(unit.variant_id, program.source_id, status, failed, self.undecided(unit))
         errors = [d for d in diagnostics if d.severity == "error"]
         result = Result(
             summary="", status="rejected" if errors else "accepted", ids=ids_of(program, units), artifacts=artifacts
@@ -191,6 +195,7 @@ class Engine:
             result.summary = f"{program.name} is accepted: {where}" + (
                 f", {counted(warnings, 'warning')}" if warnings else ""
             )
+            label(result, undecided(properties))
             result.next = f"estimate_cost(ir_id={program.ir_id!r}{binding_args(program.ref)}, shape={{...}})"
         return fit(result, detail)
 
@@ -200,11 +205,21 @@ class Engine:
         verify = _need("analyses", "verify")
         try:
             with self._one_analysis(), computation_limit("verifying", VERIFY_S):
-                return verify(unit.bound)
+                report = verify(unit.bound)
         except (EngineError, CakeError):
             raise
         except Exception as exc:
             raise self._verifier_crashed(unit, exc) from exc
+        if len(self._open) > 256:
+            self._open.clear()
+        self._open[unit.variant_id] = undecided([{"kernel": unit.kernel, **plain(p)} for p in report.properties])
+        return report
+
+    def undecided(self, unit: Unit) -> list[str]:
+        """What the verifier left undecided about one kernel; it may be compiled and run, and is labelled wherever it is."""
+        if unit.variant_id not in self._open:
+            self.report(unit)
+        return self._open[unit.variant_id]
 
     @contextmanager
     def _one_analysis(self) -> Iterator[None]:

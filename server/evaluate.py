@@ -21,6 +21,7 @@ from server.gpu_work import COMPILE_TIMEOUT_S, NO_GPU, NO_GPU_NEXT, GpuWork, as_
 from server.programs import Program, Ref, Unit
 from server.results import Detail, Result, add_diagnostics, clean, fit, plain
 from server.store import digest
+from server.wording import label
 from server.worker import Control, run_worker
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Evaluator(GpuWork):
         if refused is not None:
             return refused
         unit = self._engine.accepted_unit(program)
-        return fit(self._build(program, unit, control, detail), detail)
+        return self._labelled(unit, self._build(program, unit, control, detail), detail)
 
     def _build(self, program: Program, unit: Unit, control: Control, detail: Detail) -> Result:
         control.progress(0, None, f"compiling {unit.kernel} for {unit.target}")
@@ -89,7 +90,8 @@ class Evaluator(GpuWork):
         what = "compiled, but " + clean(broken[0].message, 200) if broken else "compiled"
         result.summary = f"{unit.kernel} for {unit.target} {what}{_resource_words(raw['report'])}"
         result.next = "" if broken else f"compile_and_bench(ir_id={program.ir_id!r}, contract=...) checks and times it"
-        store.put_build(build_id, unit.variant_id, unit.target, result.status, plain(raw["report"]))
+        report = {**plain(raw["report"]), "undecided": self._engine.undecided(unit)}
+        store.put_build(build_id, unit.variant_id, unit.target, result.status, report)
         return result
 
     # ---- check -----------------------------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ class Evaluator(GpuWork):
         if refused is not None:
             return refused
         unit = self._engine.accepted_unit(program)
-        return fit(self._check_cpu(program, unit, spec, shapes, fresh, control, detail), detail)
+        return self._labelled(unit, self._check_cpu(program, unit, spec, shapes, fresh, control, detail), detail)
 
     def _check_cpu(
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
@@ -266,7 +268,14 @@ class Evaluator(GpuWork):
         self._engine.store.require()
         program = self.for_device(program, control)
         refused = self._engine.rejection(program, detail)
-        return refused or fit(work(program, self._engine.accepted_unit(program), spec), detail)
+        if refused is not None:
+            return refused
+        unit = self._engine.accepted_unit(program)
+        return self._labelled(unit, work(program, unit, spec), detail)
+
+    def _labelled(self, unit: Unit, result: Result, detail: Detail) -> Result:
+        """Fitted, with what is undecided about the kernel: evidence of a run is no proof of it."""
+        return fit(label(result, self._engine.undecided(unit)), detail)
 
     def _check_gpu(
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
@@ -386,7 +395,7 @@ class Evaluator(GpuWork):
         unit = self._engine.accepted_unit(program)
         done = self._build(program, unit, control, detail)
         if done.status != "passed" or spec is None or until == "compile":
-            return fit(done, detail)
+            return self._labelled(unit, done, detail)
         named = isinstance(shapes, str)
         small = _interpretable(spec, "boundary" if named or not shapes else shapes)
         # Timing judges the launches of its own shapes; a check that ends the work has to cover the set that was named.
@@ -401,7 +410,7 @@ class Evaluator(GpuWork):
             part = step()
             done = _joined(done, name, part)
             if part.status != "passed":
-                return fit(done, detail)
+                return self._labelled(unit, done, detail)
         if not gpu and shapes:
             left = _unchecked(spec, shapes, small)
             if left:
@@ -411,7 +420,7 @@ class Evaluator(GpuWork):
             done.data["bench"] = {"status": "unavailable", "reason": why}
             done.summary += f"; not timed: {why}"
             done.next = NO_GPU_NEXT
-        return fit(done, detail)
+        return self._labelled(unit, done, detail)
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 
@@ -443,6 +452,7 @@ class Evaluator(GpuWork):
         raw: Mapping[str, Any],
     ) -> str:
         record = {"key": self._key(spec, kind, what), "contract_digest": spec.digest, "raw": plain(raw)}
+        record["undecided"] = self._engine.undecided(unit)
         return self._engine.store.put_measurement(
             unit.variant_id, spec.name, dict(plain(what)), device, kind, verdict, record
         )

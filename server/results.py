@@ -139,6 +139,7 @@ class Result(_Model):
     diagnostics: list[DiagnosticOut] = Field(default_factory=list)
     total: int = 0
     omitted: dict[str, int] = Field(default_factory=dict)
+    undecided: list[str] = Field(default_factory=list)
     data: dict[str, Any] = Field(default_factory=dict)
     artifacts: list[Artifact] = Field(default_factory=list)
     next: str = ""
@@ -160,6 +161,7 @@ class Result(_Model):
         if self.code:
             lines.append(f"code: {self.code}")
         lines += [d.line_form() for d in self.diagnostics]
+        lines += [f"undecided: {item}" for item in self.undecided]
         if self.omitted:
             lines.append("not shown: " + ", ".join(f"{n} x {rule}" for rule, n in self.omitted.items()))
         if self.ids:

@@ -34,6 +34,7 @@ OUTPUT_SCHEMA: dict[str, Any] = {
         "diagnostics": {"type": "array", "items": _FINDING},
         "total": {"type": "integer"},
         "omitted": _OBJECT,
+        "undecided": {"type": "array", "items": _TEXT},
         "data": _OBJECT,
         "artifacts": {"type": "array", "items": {"type": "object", "required": ["uri", "kind", "bytes", "lines"]}},
         "next": _TEXT,

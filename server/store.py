@@ -19,7 +19,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -266,20 +266,26 @@ class Store:
         row = self._one("SELECT * FROM variants WHERE variant_id = ?", variant_id)
         return None if row is None else {**dict(row), "bindings": json.loads(row["bindings"])}
 
-    def put_verdict(self, variant_id: str, source_id: str, status: str, rules: list[str]) -> None:
+    def put_verdict(
+        self, variant_id: str, source_id: str, status: str, rules: Sequence[str], undecided: Sequence[str] = ()
+    ) -> None:
+        """Keep what the verifier said: status, rules of the errors, what it left undecided."""
         self._write(
             "store the verdict",
             "INSERT OR REPLACE INTO verdicts VALUES (?,?,?,?,?)",
             variant_id,
             source_id,
             status,
-            json.dumps(rules),
+            json.dumps({"rules": [*rules], "undecided": [*undecided]}),
             time.time(),
         )
 
     def verdict(self, variant_id: str) -> dict[str, Any] | None:
         row = self._one("SELECT * FROM verdicts WHERE variant_id = ? ORDER BY created DESC LIMIT 1", variant_id)
-        return None if row is None else {**dict(row), "rules": json.loads(row["rules"])}
+        if row is None:
+            return None
+        said = json.loads(row["rules"])
+        return {**dict(row), **(said if isinstance(said, dict) else {"rules": said, "undecided": []})}
 
     # ---- builds, measurements, failures, jobs ----------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from server.programs import Program, Ref, Unit
+from server.results import Result, clean
 
 
 def ids_of(program: Program, units: Sequence[Unit]) -> dict[str, str]:
@@ -67,9 +68,36 @@ def by_verdict(properties: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return out
 
 
+def undecided(properties: Sequence[Mapping[str, Any]]) -> list[str]:
+    """'property: reason' of everything that was not decided; 'property of kernel: reason' where there are several."""
+    several = len({p["kernel"] for p in properties}) > 1
+    return [
+        p["name"] + (f" of {p['kernel']}" if several else "") + (f": {p['reason']}" if p["reason"] else "")
+        for p in properties
+        if p["verdict"] == "undecided"
+    ]
+
+
+def undecided_words(items: Sequence[str]) -> str:
+    """What a summary ends with when something was left open: nothing undecided counts as proved."""
+    if not items:
+        return ""
+    names = [i.split(": ")[0] for i in items]
+    why = items[0].partition(": ")[2]
+    return f"; not proved, undecided: {', '.join(dict.fromkeys(names))}" + (f" ({why})" if why else "")
+
+
+def label(result: Result, items: Sequence[str]) -> Result:
+    """The result with what the verifier left undecided, in its sentence and as a member."""
+    result.undecided = [clean(i, 300) for i in items]
+    result.summary += clean(undecided_words(items), 400)
+    return result
+
+
 def estimate_summary(unit: Unit, shape: Mapping[str, int], found: Any) -> str:
     dims = ",".join(f"{k}={v}" for k, v in shape.items())
     return (
         f"{unit.kernel} at {dims} on {unit.target}: estimated {found.time_us:.4g} us, no schedule below "
-        f"{found.floor_us:.4g} us, roofline {found.bound_by}, schedule limited by {found.limited_by} (uncalibrated model, not a measurement)"
+        f"{found.floor_us:.4g} us, roofline {found.bound_by}, schedule limited by {found.limited_by} "
+        "(uncalibrated model, not a measurement)"
     )

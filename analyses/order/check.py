@@ -132,7 +132,7 @@ def _properties(
         elif not ran or diagnostics:
             verdict, reason = (
                 "undecided",
-                "other findings come first" if diagnostics else "no witness shape could be run",
+                "other findings come first" if diagnostics else _not_run(derived),
             )
         elif undecided:
             reason = f"goals not met: {'; '.join(undecided[:3])}"
@@ -140,6 +140,10 @@ def _properties(
             reason = "one schedule per shape: named rounds or data-dependent control are not monotone"
         out.append(Property(name, verdict, scope, reason))
     return tuple(out)
+
+
+def _not_run(derived: Derived) -> str:
+    return "no witness shape could be run" + (f": {derived.no_shape}" if derived.no_shape else "")
 
 
 def _relevant(name: str, bound: BoundKernel, ops: list[Op], derived: Derived) -> bool:

@@ -8,7 +8,7 @@ from cake_ir.derive.findings import contract
 from cake_ir.derive.maps import guards, tensor_maps
 from cake_ir.derive.memory import memory_map, uses_op
 from cake_ir.derive.model import Derived, LaunchFacts, NamedKey, RegisterChange
-from cake_ir.diagnostics import Diagnostic, Subject, error
+from cake_ir.diagnostics import Diagnostic, Related, Subject, error
 from cake_ir.memo import memo
 from cake_ir.skeleton import SkeletonLimit
 from cake_ir.witness import WitnessSet, witnesses
@@ -77,10 +77,11 @@ def _no_witness(bound: BoundKernel, chosen: WitnessSet) -> Diagnostic:
     found = error(
         "derive/no-witness",
         "derive",
-        f"{why}; nothing can be counted",
+        f"{why}; nothing can be counted, so progress and the order of accesses stay undecided",
         bound.span,
         contract=contract("derive/no-witness"),
         subject=Subject(kernel=bound.name),
+        related=() if chosen.too_long is None else (Related(span=chosen.too_long, message="this loop runs too long"),),
     )
     return found if bound.barriers or not long else found.model_copy(update={"severity": "warning"})
 

@@ -131,6 +131,12 @@ class Derived:
         return self.named[key]
 
     @property
+    def no_shape(self) -> str:
+        """Why a goal was not met, without the goal; runs that are too long first."""
+        long = [text for text in self.unmet_goals if "longer than" in text]
+        return (long or list(self.unmet_goals) or [""])[0].split(": ", 1)[-1]
+
+    @property
     def ok(self) -> bool:
         """No error-severity finding."""
         return not any(d.severity == "error" for d in self.diagnostics)

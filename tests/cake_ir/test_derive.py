@@ -194,7 +194,8 @@ def test_runs_beyond_the_limit_are_said_to_be_undecided() -> None:
     d = derive(bound(LONG))
     (found,) = d.diagnostics
     assert (found.rule, found.severity) == ("derive/no-witness", "warning")
-    assert "longer than 20000 events" in found.message
+    assert "longer than 20000 events in the loop of line 7" in found.message and found.related[0].span.line == 7
+    assert d.no_shape.startswith("longer than 20000 events in the loop of line 7")
     assert d.ok and d.unmet_goals
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cake_ir.bound import BoundKernel, Op
+from cake_ir.bound import BoundKernel, For, Op, walk
 from cake_ir.skeleton import AgentTrace, BarAt, DataOracle, Event, SkeletonLimit, ViewAt, compile_skeleton
 from cake_ir.witness import iter_events, witnesses
 from tests.analyses.order.programs import SPLIT_K, base, bound
@@ -111,8 +111,11 @@ def test_violated_where_is_an_error() -> None:
 
 
 def test_long_runs_are_cut_and_said_to_be() -> None:
-    with pytest.raises(SkeletonLimit):
-        compile_skeleton(bound(base("kmeans_assign"))).run({"B": 1, "N": 1, "C": 10**6, "D": 8}, limit=1000)
+    kernel = bound(base("kmeans_assign"))
+    with pytest.raises(SkeletonLimit) as caught:
+        compile_skeleton(kernel).run({"B": 1, "N": 1, "C": 10**6, "D": 8}, limit=1000)
+    loops = {s.span for s in walk(kernel.body) if isinstance(s, For)}
+    assert caught.value.span in loops and caught.value.rounds > 10
 
 
 def test_witnesses_wrap_rings_and_repeat_tiles() -> None:
