@@ -189,6 +189,8 @@ class _Regions(Skeleton):
 
     def __init__(self, bound: BoundKernel, facts: _Facts) -> None:
         self._facts = facts
+        self.trail: list[Any] = []
+        """Events of the run so far, also of one that an assumption has ended."""
         super().__init__(bound)
 
     def _stmt(self, s: Any, role: Any, warp: bool) -> Callable[[Any], None] | None:
@@ -197,6 +199,18 @@ class _Regions(Skeleton):
         if isinstance(s, Let) or (isinstance(s, SetScalar) and s.var not in self._facts.needed):
             return None
         return super()._stmt(s, role, warp)
+
+    def _op(self, op: Op, role: Any) -> Callable[[Any], None]:
+        step = super()._op(op, role)
+
+        def emit(c: Any) -> None:
+            before = len(c.out)
+            try:
+                step(c)
+            finally:
+                self.trail.extend(c.out[before:])
+
+        return emit
 
     def _operand(self, value: Any) -> Callable[[Any], Any] | None:
         return super()._operand(value) if isinstance(value, Region) else None
@@ -270,7 +284,19 @@ def _check(skeleton: _Regions, facts: _Facts, w: Witness, writes: bool) -> Itera
         else tuple(sorted({*w.ctas, *(c for c in (0, 1, w.cta_count - 2, w.cta_count - 1) if 0 <= c < w.cta_count)}))
     )
     last: dict[Tensor, Op] = {}
-    for trace in skeleton.run(w.shape, None, w.sms, w.oracle, ctas, limit=LIMIT):
+    skeleton.trail.clear()
+    try:
+        traces = skeleton.run(w.shape, None, w.sms, w.oracle, ctas, limit=LIMIT)
+    except AssumeViolated:  # the data do not fit; what does not depend on them may be wrong all the same
+        for e in skeleton.trail:
+            for name, at in e.vals.items():
+                r = e.node.operands[name]
+                fault = _outside(r, at.dims, shapes[r.tensor]) if facts.certain(e.node, r) else None
+                if fault:
+                    yield _finding(bound, OUTSIDE, e.node.span, f"{e.node.name} {fault}", r.tensor, w, e.node, None)
+                    return
+        return
+    for trace in traces:
         for e in iter_events(trace.events):
             op = e.node
             if not isinstance(op, Op):

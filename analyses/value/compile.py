@@ -122,6 +122,14 @@ class Compiler:
                 f(ag)
 
             return (op, True, switching)
+        if self.machine.fine and op.name == "wait":
+
+            def late(ag: Agent) -> Iterator[Any]:
+                yield None  # the barrier is looked at when the agent moves again: it may have gone on by two phases
+                ag.at = op
+                yield from f(ag)
+
+            return (op, True, late)
         return (op, is_gen, f)
 
     def _set(self, s: SetScalar) -> Item:

@@ -27,6 +27,8 @@ OUTCOMES: tuple[Outcome, ...] = (
     "true reject", "true accept", "false accept", "other function", "explained reject", "unexplained reject", "refused",
     "undecided", "verifier crash",
 )  # fmt: skip
+EXTRA_ACCEPTED, EXTRA_REJECTED = 2, 12
+"""Random schedules per launch beyond the judge's usual ones."""
 VERIFY_S = 20.0
 """Processor seconds for verify, fixes apart; more is recorded as a crash of the verifier (it must answer in bounded time)."""
 
@@ -125,7 +127,9 @@ def _verify(record: Record, bound: BoundKernel) -> list[Diagnostic] | None:
 
 def _judge(record: Record, subject: Subject, bound: BoundKernel) -> None:
     accepted = not record.rules
-    j = judge(bound, subject.launches, ordered=subject.ordered, patient=accepted)
+    # a rejected mutant that passes is under suspicion of being a false reject: it gets many more schedules
+    extra = EXTRA_ACCEPTED if accepted else EXTRA_REJECTED
+    j = judge(bound, subject.launches, ordered=subject.ordered, ragged=subject.ragged, patient=accepted, extra=extra)
     record.judge, record.judge_kind, record.judge_first = j.state, j.kind, j.first
     record.judge_message, record.judge_line = j.message[:400], j.line
     law = explained.law(record.rules, record.kind, record.op, record.what) or ""

@@ -112,17 +112,9 @@ LAWS: dict[str, Law] = {
         "Cake: counts and bytes are launch constants", "counts are taken from the launch at hand"
     ),
     "language/where-unsatisfied": Law("Cake: a binding satisfies `where`", "not run"),
-    "sync/phase-missed": Law(
-        "PTX ISA, mbarrier.test_wait.parity: only the current or the immediately preceding phase may be waited for",
-        "shows only under the schedule that lets the barrier run two phases ahead",
-    ),
     "sync/named-left-open": Law(
         "PTX ISA, bar, barrier: a barrier is re-initialised by its completion alone",
         "every CTA of the value reading gets fresh barriers, so that a count left behind meets nobody",
-    ),
-    "sync/wait-ahead": Law(
-        "PTX ISA, mbarrier.test_wait.parity: the parity of a phase two ahead equals that of a completed one",
-        "the value reading waits by phase number, not by parity",
     ),
 }
 

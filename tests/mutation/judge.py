@@ -84,28 +84,37 @@ def schedules(bound: BoundKernel, seed: int = 1) -> list[str]:
     ]
 
 
-def plan(bound: BoundKernel, launches: tuple[Launch, ...]) -> list[tuple[int, str]]:
-    """(launch number, schedule): every schedule on the first launch; on the others the order is turned, and half of them."""
+def plan(bound: BoundKernel, launches: tuple[Launch, ...], extra: int = 0) -> list[tuple[int, str]]:
+    """(launch number, schedule): every schedule on the first launch, on the others those that starve, delay or shuffle; at
+    the end `extra` more random ones on each launch."""
     full = schedules(bound)
     found = [(0, full[0]), *((i, full[0]) for i in range(1, len(launches)))]
     found += [(0, s) for s in full[1:]]
     for i in range(1, len(launches)):
-        found += [(i, s) for s in full[1:] if s.startswith(("starve:", "random:"))]
+        found += [(i, s) for s in full[1:] if s.startswith(("starve:", "random:", "late:"))]
+    found += [(i, f"random:{100 + k}") for k in range(extra) for i in range(len(launches))]
     return found
 
 
 def judge(
-    bound: BoundKernel, launches: tuple[Launch, ...], *, ordered: bool = True, patient: bool = False
+    bound: BoundKernel,
+    launches: tuple[Launch, ...],
+    *,
+    ordered: bool = True,
+    ragged: bool = False,
+    patient: bool = False,
+    extra: int = 0,
 ) -> Judgement:
-    """Runs until the first failure. patient: after a wrong result go on, to tell `schedule` or `fault` from `wrong` (a
-    defined result that is another function of the inputs).
+    """Runs until the first failure.
 
+    ordered, ragged: see `subjects.Subject`. patient: after a wrong result go on, to tell `schedule` or `fault` from `wrong`
+    (a defined result that is another function of the inputs). extra: more random schedules per launch.
     Raises nothing that a mutant causes; interrupts pass.
     """
     left, runs, wrong = TOTAL_S, 0, None
     first: dict[int, dict[str, np.ndarray]] = {}
     declined: set[int] = set()
-    steps = plan(bound, launches)
+    steps = plan(bound, launches, extra)
     for number, schedule in steps:
         if left <= 0:
             break
@@ -127,10 +136,10 @@ def judge(
             if fault.kind == "where":
                 declined.add(number)
                 continue
-            if (
-                fault.kind == "assume"
-            ):  # the mutant asks of the data what its contract does not promise: another function
-                found = Judgement("wrong", "assume", fault.message, where, fault.span.line, runs)
+            # the mutant asks of the data what its contract does not promise, or leaves out rows that the data name: what
+            # the data are is not in the program
+            if fault.kind == "assume" or (ragged and fault.kind == "out-unwritten"):
+                found = Judgement("wrong", fault.kind, fault.message, where, fault.span.line, runs)
                 wrong = wrong or found
                 if not patient:
                     return found

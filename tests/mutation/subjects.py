@@ -48,7 +48,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Subject:
-    """One kernel under one binding. ordered: the result has the same bits under every schedule."""
+    """One kernel under one binding. ordered: the result has the same bits under every schedule. ragged: loaded data say
+    which rows of the outputs are written."""
 
     name: str
     text: str = field(repr=False)
@@ -57,6 +58,7 @@ class Subject:
     bindings: tuple[Mapping[str, Any], ...]
     launches: tuple[Launch, ...] = field(repr=False)
     ordered: bool = True
+    ragged: bool = False
 
     @property
     def tree(self) -> Kernel:
@@ -128,11 +130,11 @@ def _corpus(
 
 def _sketch(
     file: str, kernel: str, bindings: Mapping[str, Any], *problems: tuple[Callable[[], Problem], int],
-    target: str = "sm_90a", ordered: bool = True,
+    target: str = "sm_90a", ordered: bool = True, ragged: bool = False,
 ) -> Subject:  # fmt: skip
     text = (SKETCHES / f"{file}.cake").read_text(encoding="utf-8")
     launches = tuple(Launch(cache(make), sms) for make, sms in problems)
-    return Subject(f"sketch/{file}/{kernel}", text, kernel, target, (bindings,), launches, ordered)
+    return Subject(f"sketch/{file}/{kernel}", text, kernel, target, (bindings,), launches, ordered, ragged)
 
 
 def _mid(hidden: int) -> Problem:
@@ -182,14 +184,14 @@ def subjects() -> tuple[Subject, ...]:
                 (lambda: attention((330,), 128, 330, 1, 1, 64, True), 4),
                 (lambda: attention((1, 64, 0), 1, 64, 1, 1, 64, True), 2)),
         _sketch("07_kda", "kda_prefill", {"STAGES": 2}, (lambda: prefill((37, 0, 16), 2), 4),
-                (lambda: prefill((90,), 1), 4), (lambda: prefill((1, 17), 1), 2)),
+                (lambda: prefill((90,), 1), 4), (lambda: prefill((1, 17), 1), 2), ragged=True),
         _sketch("07_kda", "kda_decode", {}, (lambda: decode(2, 2), 4)),
         _sketch("08_knn_sm90", "knn_partial", {"D": 64, "STAGES": 1}, (lambda: neighbours(70, 300, 64, 1, 10)[0], 4),
                 (lambda: neighbours(3, 20, 64, 2, 10)[0], 4)),
         _sketch("08_knn_sm90", "knn_merge", {}, (lambda: neighbours(*KNN)[1], 4),
                 (lambda: neighbours(3, 20, 64, 1, 10)[1], 4)),
         _sketch("09_moe_fp8_sm90", "moe_up", {"STAGES": 2}, (lambda: up(ROUTE, 256, 128), 2),
-                (lambda: up(ROUTE, 768, 128), 4), (lambda: up(FEW, 128, 128), 2)),
+                (lambda: up(ROUTE, 768, 128), 4), (lambda: up(FEW, 128, 128), 2), ragged=True),
         _sketch("09_moe_fp8_sm90", "moe_down", {"STAGES": 2}, (lambda: _mid(384), 2),
                 (lambda: _mid(128), 4), ordered=False),
         _sketch("10_tinygemm_sm90", "tinygemm", {"STAGES": 4, "SPLIT": 2, "BK": 64},
