@@ -164,6 +164,15 @@ def write_checks(rows: Sequence[CheckRow], directory: Path = DIRECTORY) -> Path:
     return _replace(path, {"kind": "checks", "checks": [r.model_dump(mode="json") for r in new.values()]})
 
 
+def write_probes(lines: str, *, command: str, commit: str, directory: Path = DIRECTORY) -> Path:
+    """Write `decoder.json`: the descriptor decoder's probes on a device, from the JSON lines that the probe program prints."""
+    objects = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+    device = next((o["device"] for o in objects if "device" in o), {})
+    probes = {str(o["probe"]): bool(o["ok"]) for o in objects if "probe" in o}
+    plain = {"kind": "decoder", "device": device, "probes": probes, "passed": all(probes.values()), "command": command, "commit": commit}
+    return _replace(directory / "decoder.json", plain)
+
+
 def write(name: str, rows: Sequence[ResultRow], directory: Path = DIRECTORY) -> Path:
     """Write rows to `<name>.json`, replacing that file as a whole. Raises ValueError unless `name` is a plain word."""
     if not name.replace("-", "_").isidentifier():

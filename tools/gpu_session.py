@@ -59,7 +59,10 @@ def prepare(directory: Path, only: list[str]) -> int:
     from corpus import kernels
     from corpus.prepare import prepare as make_job
 
+    from corpus.export import head_commit
+
     directory.mkdir(parents=True, exist_ok=True)
+    (directory / "commit").write_text(head_commit())
     table = {k.name: k for k in kernels()}
     failed = 0
     for e in entries(only):
@@ -124,10 +127,11 @@ def summarise(answer: dict[str, Any]) -> str:
 def record(directory: Path, out: Path) -> int:
     """Timing rows and check verdicts of the run into corpus/results/."""
     from corpus import evidence, jobs
-    from corpus.export import export, head_commit
+    from corpus.export import export
 
     answers = json.loads((out / "results.json").read_text())
     checks = []
+    commit = (directory / "commit").read_text().strip()
     device = answers.pop("device").get("result", {})
     for name, answer in answers.items():
         job = jobs.parse(json.loads((directory / f"{name}.json").read_text()))
@@ -137,12 +141,14 @@ def record(directory: Path, out: Path) -> int:
             continue
         run_it = f"python -m tools.gpu_session prepare DIR --only {name}; python -m tools.gpu_session run DIR OUT --only {name}"
         if result.get("kind") == "bench":
-            rows = export(result, job, command=run_it, date=answer["date"], commit=head_commit())
+            rows = export(result, job, command=run_it, date=answer["date"], commit=commit)
             print(f"{name}: {len(rows)} rows -> {evidence.write(name, rows) if rows else 'nothing'}")
         else:
-            checks.append(
-                evidence.check_row(result, job, device, command=run_it, date=answer["date"], commit=head_commit())
-            )
+            checks.append(evidence.check_row(result, job, device, command=run_it, date=answer["date"], commit=commit))
+    probes = out / "probes.jsonl"
+    if probes.exists():
+        command = "python -m tests.lowering.decoder.hardware_probes --cubin FILE > OUT/probes.jsonl"
+        print(f"decoder probes -> {evidence.write_probes(probes.read_text(), command=command, commit=commit)}")
     if checks:
         print(f"{len(checks)} checks -> {evidence.write_checks(checks)}")
     return 0
