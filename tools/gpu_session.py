@@ -57,9 +57,8 @@ def prepare(directory: Path, only: list[str]) -> int:
     """Compile every entry and write its job to `DIR/NAME.json`."""
     from cake_ir.diagnostics import CakeError
     from corpus import kernels
-    from corpus.prepare import prepare as make_job
-
     from corpus.export import head_commit
+    from corpus.prepare import prepare as make_job
 
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "commit").write_text(head_commit())
