@@ -76,7 +76,7 @@ def _small_grids(ctx: Context) -> Iterator[Diagnostic]:
     names = list(ctx.bound.dims)
     sms = ctx.derived.witnesses[0].sms if ctx.derived.witnesses else 1
     for values in itertools.islice(itertools.product((1, 2, 3), repeat=len(names)), PROBES):
-        shape = dict(zip(names, values, strict=True))
+        shape: dict[str, int] = dict(zip(names, values, strict=True))
         env = skeleton.environment(shape, {}, sms)
         if not skeleton.admits(env):
             continue
