@@ -95,7 +95,8 @@ def check_cpu(
 
     shapes: a shape set of the contract or explicit shapes. interpret: `analyses.interpret`. The first distribution of a
     shape runs under all `schedules`, the others under the greedy one. stop_after: give up after so many failures.
-    budget_s: cases that would start later are reported as skipped. Returns a result for every outcome but a broken
+    budget_s: cases that would start later, or by themselves take longer, are reported as skipped.
+    Returns a result for every outcome but a broken
     judge, which raises CakeError `contract/judge-broken`.
     """
     start = time.monotonic()
@@ -115,12 +116,23 @@ def check_cpu(
     plan = schedules if schedules is not None else default_schedules(bound, seed)
     cases: list[CaseResult] = []
     failures = 0
+    expected_s = seconds_per_run(bound, contract, wanted, interpret, Case({}, names[0], seed, secret, fit.dtypes))
+    first_runs = 1 + len(plan)
+    whole_s = sum(expected_s) * (first_runs + 2 * (len(names) - 1))
+    if progress and whole_s > WORTH_SAYING_S:
+        limit = "" if budget_s is None else f"; cases that would start after {duration(budget_s)} are skipped"
+        progress(0, len(wanted) * len(names), f"about {duration(whole_s)} of interpretation{limit}")
     for i, shape in enumerate(wanted):
         for j, name in enumerate(names):
+            if budget_s is not None and expected_s[i] * first_runs > budget_s:
+                why = f"too large: about {duration(expected_s[i] * first_runs)} to interpret, at most {duration(budget_s)}"
+                cases.append(_skip(shape, name, fit.dtypes, why, "too-large"))
+                continue
             if progress:
                 progress(i * len(names) + j, len(wanted) * len(names), f"{shape_text(shape)} {name}")
             if failures >= stop_after or (budget_s is not None and time.monotonic() - start > budget_s):
-                why = "after earlier failures" if failures >= stop_after else "the time budget is used up"
+                late = f"{duration(budget_s or 0)} were used up; about {duration(whole_s)} are needed"
+                why = "after earlier failures" if failures >= stop_after else late
                 cases.append(_skip(shape, name, fit.dtypes, why))
                 continue
             case = Case(dict(shape), name, seed, secret, fit.dtypes)
@@ -134,6 +146,35 @@ def check_cpu(
     )  # fmt: skip
 
 
+WORTH_SAYING_S = 20.0
+PILOT_FACTOR = 8.0
+
+
+def seconds_per_run(
+    bound: BoundKernel, contract: Contract, shapes: Sequence[Shape], interpret: Interpret, like: Case
+) -> list[float]:
+    """About how long one interpretation of each shape takes, scaled by operations from the largest boundary shape.
+
+    Zeros when no shape has much more work than that one (nothing to warn of), or when the kernel does not run it.
+    """
+    known = max(contract.shapes["boundary"], key=contract.flops)
+    unit = max(contract.flops(known), 1.0)
+    if all(contract.flops(s) <= PILOT_FACTOR * unit for s in shapes):
+        return [0.0] * len(shapes)
+    pilot = _run(bound, contract, replace(like, shape=dict(known)), interpret, ("greedy",))
+    if pilot.verdict != "passed":
+        return [0.0] * len(shapes)
+    # a passing case interprets twice, once per poison
+    return [pilot.seconds / 2 * contract.flops(s) / unit for s in shapes]
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `9 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def conclude(cases: Sequence[CaseResult]) -> dict[str, Any]:
     """`passed` and `summary` of a list of case results."""
     count = {v: sum(c.verdict == v for c in cases) for v in ("passed", "failed", "error", "skipped")}
@@ -143,6 +184,8 @@ def conclude(cases: Sequence[CaseResult]) -> dict[str, Any]:
     first = next((c for c in cases if c.verdict in ("failed", "error")), None)
     if first is not None:
         text += f"; first at {shape_text(first.shape)} ({first.distribution}): {first.message}"
+    elif count["passed"] and count["skipped"]:
+        text += f"; skipped: {'; '.join(sorted({c.message for c in cases if c.verdict == 'skipped'})[:2])}"
     elif not count["passed"]:
         why = {c.message for c in cases}
         text += f"; nothing ran: {'; '.join(sorted(why)[:2])}" if why else ""
@@ -181,10 +224,8 @@ def default_schedules(bound: BoundKernel, seed: int) -> tuple[str, ...]:
     return ("greedy", f"random:{seed + 1}", *(f"starve:{n}" for n in starved))
 
 
-def _skip(shape: Shape, name: str, dtypes: Mapping[str, str], why: str) -> CaseResult:
-    return CaseResult(
-        shape=shape, distribution=name, dtypes=dict(dtypes), verdict="skipped", cause="skipped", message=why
-    )
+def _skip(shape: Shape, name: str, dtypes: Mapping[str, str], why: str, cause: str = "skipped") -> CaseResult:
+    return CaseResult(shape=shape, distribution=name, dtypes=dict(dtypes), verdict="skipped", cause=cause, message=why)
 
 
 def _run(

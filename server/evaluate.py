@@ -10,29 +10,28 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from cake_ir.diagnostics import CakeError, Diagnostic
+from cake_ir.diagnostics import Diagnostic
 from server import __version__
 from server.errors import BadArgument, Missing
 from server.fallback import or_unstored
 from server.gpu_work import COMPILE_TIMEOUT_S, NO_GPU, NO_GPU_NEXT, GpuWork, as_error, bench_row, device_name, job_of
 from server.programs import Program, Ref, Unit
 from server.results import Detail, Result, add_diagnostics, clean, fit, plain
+from server.shapes import Shapes, interpretable, refuse_large, shape_list, unchecked
+from server.steps import case_words, counts, joined, resource_words, verdictless
 from server.store import digest
 from server.wording import label
-from server.worker import Control, run_worker
+from server.worker import Control
 
 if TYPE_CHECKING:
     pass
 
-Shapes = str | Sequence[Mapping[str, int]]
 Until = Literal["compile", "check", "bench"]
 
 CHECK_TIMEOUT_S = 900.0
-MAX_INTERPRETED_FLOP = 1e10
-"""Most arithmetic of one shape that is interpreted: some minutes."""
 
 
 class Evaluator(GpuWork):
@@ -61,7 +60,7 @@ class Evaluator(GpuWork):
             "cache_dir": str(self._engine.cubin_dir()),
             "timeout_s": COMPILE_TIMEOUT_S - 10,
         }
-        raw = run_worker("server.cpu_main", job, timeout_s=COMPILE_TIMEOUT_S, control=control)
+        raw = self.run_cpu(unit, job, COMPILE_TIMEOUT_S, control)
         result = Result(summary="", status="failed", ids={**program.ids, "variant_id": unit.variant_id})
         if "diagnostic" in raw:
             found = Diagnostic.model_validate(raw["diagnostic"])
@@ -88,7 +87,7 @@ class Evaluator(GpuWork):
             result.data.pop("instructions", None)
         add_diagnostics(result, diagnostics, program.text, detail)
         what = "compiled, but " + clean(broken[0].message, 200) if broken else "compiled"
-        result.summary = f"{unit.kernel} for {unit.target} {what}{_resource_words(raw['report'])}"
+        result.summary = f"{unit.kernel} for {unit.target} {what}{resource_words(raw['report'])}"
         result.next = "" if broken else f"compile_and_bench(ir_id={program.ir_id!r}, contract=...) checks and times it"
         report = {**plain(raw["report"]), "undecided": self._engine.undecided(unit)}
         store.put_build(build_id, unit.variant_id, unit.target, result.status, report)
@@ -138,14 +137,7 @@ class Evaluator(GpuWork):
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
     ) -> Result:
         wanted = shape_list(spec, shapes)
-        large = [s for s in wanted if spec.flops(s) > MAX_INTERPRETED_FLOP]
-        if large:
-            raise BadArgument(
-                f"{_shape_words(large[0])} needs {spec.flops(large[0]):.2g} operations, too many to interpret "
-                f"(at most {MAX_INTERPRETED_FLOP:.0g})",
-                "check a smaller shape by interpretation, or this one on the GPU",
-                code="args/shape",
-            )
+        refuse_large(spec, wanted)
         known = None if fresh else self._stored(unit, spec, "check-cpu", {"shapes": wanted})
         if known is None:
             contracts_dir = self._engine.config.contracts_dir
@@ -157,7 +149,7 @@ class Evaluator(GpuWork):
                 "budget_s": CHECK_TIMEOUT_S / 2,
                 "contracts_dir": str(contracts_dir.resolve()) if contracts_dir else None,
             }
-            raw = run_worker("server.cpu_main", job, timeout_s=CHECK_TIMEOUT_S, control=control)
+            raw = self.run_cpu(unit, job, CHECK_TIMEOUT_S, control)
             if "diagnostic" in raw:
                 raise as_error(Diagnostic.model_validate(raw["diagnostic"]))
             known = raw
@@ -172,7 +164,7 @@ class Evaluator(GpuWork):
     ) -> Result:
         ok = bool(raw["passed"])
         result = Result(
-            summary=f"{unit.kernel} against {spec.name} {how}: {_verdictless(raw['summary'])}",
+            summary=f"{unit.kernel} against {spec.name} {how}: {verdictless(raw['summary'])}",
             status="passed" if ok else "failed",
             ids={**program.ids, "variant_id": unit.variant_id},
         )
@@ -183,9 +175,12 @@ class Evaluator(GpuWork):
             "contract_digest": raw.get("contract_digest", ""),
             "reused": bool(raw.get("reused")),
             "seed": raw.get("seed"),
-            "counts": _counts(cases),
-            "failed": [_case_words(c) for c in bad[: 5 if detail == "detailed" else 2]],
+            "counts": counts(cases),
+            "failed": [case_words(c) for c in bad[: 5 if detail == "detailed" else 2]],
         }
+        large = [c["shape"] for c in cases if c.get("cause") == "too-large"]
+        if large:
+            result.data["too_large"] = [s for i, s in enumerate(large) if s not in large[:i]]
         if detail == "detailed":
             result.data["cases"] = plain(cases)
         result.artifacts = [
@@ -397,7 +392,7 @@ class Evaluator(GpuWork):
         if done.status != "passed" or spec is None or until == "compile":
             return self._labelled(unit, done, detail)
         named = isinstance(shapes, str)
-        small = _interpretable(spec, "boundary" if named or not shapes else shapes)
+        small = interpretable(spec, "boundary" if named or not shapes else shapes)
         # Timing judges the launches of its own shapes; a check that ends the work has to cover the set that was named.
         given = "boundary" if not shapes or (named and until == "bench") else shapes
         steps = [("check-cpu", lambda: self._check_cpu(program, unit, spec, small, fresh, control, detail))]
@@ -408,11 +403,15 @@ class Evaluator(GpuWork):
                 steps.append(("bench", lambda: self._bench(program, unit, spec, timed, fresh, control, detail)))
         for name, step in steps:
             part = step()
-            done = _joined(done, name, part)
+            if name == "check-cpu" and small != "boundary" and part.data.get("too_large") and not _ran(part):
+                # None of the listed shapes can be waited for: the boundary shapes stand in, and the answer says so.
+                small = "boundary"
+                part = step()
+            done = joined(done, name, part)
             if part.status != "passed":
                 return self._labelled(unit, done, detail)
         if not gpu and shapes:
-            left = _unchecked(spec, shapes, small)
+            left = unchecked(spec, shapes, small)
             if left:
                 done.data["not_checked"] = left
                 done.summary += f"; {left}"
@@ -458,75 +457,6 @@ class Evaluator(GpuWork):
         )
 
 
-def shape_list(spec: Any, shapes: Shapes) -> list[dict[str, int]]:
-    """Concrete shapes. Raises BadArgument for an unknown set or a shape that does not fit the contract."""
-    from corpus.check import named_shapes
-
-    try:
-        return [dict(s) for s in named_shapes(spec, shapes if isinstance(shapes, str) else [dict(s) for s in shapes])]
-    except CakeError as exc:
-        raise BadArgument(exc.diagnostic.message, f"see cake://contracts/{spec.name}", code="args/shape") from exc
-
-
-def _counts(cases: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    out: dict[str, int] = {}
-    for case in cases:
-        out[case["verdict"]] = out.get(case["verdict"], 0) + 1
-    return out
-
-
-def _resource_words(report: Mapping[str, Any]) -> str:
-    used = report["resources"]
-    spilled = used["spill_store_bytes"] + used["spill_load_bytes"]
-    smem = used["static_smem"] + used["dynamic_smem"]
-    return (
-        f" ({used['registers']} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}, "
-        f"{smem} bytes of shared memory, {report['blocks_per_sm']} blocks per SM by {report['limited_by']})"
-    )
-
-
-def _case_words(case: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reader needs of a case that failed; the artifact has the rest."""
-    return plain({k: case[k] for k in ("shape", "distribution", "dtypes", "cause", "message", "worst") if case.get(k)})
-
-
-def _verdictless(summary: str) -> str:
-    """A check's sentence without the verdict in front, which the status says already."""
-    return clean(summary.removeprefix("passed: ").removeprefix("failed: "), 300)
-
-
-def _interpretable(spec: Any, shapes: Shapes) -> Shapes:
-    """Shapes for the check by interpretation: the explicit ones that are small enough, else the boundary set."""
-    if isinstance(shapes, str):
-        return shapes
-    return [s for s in shape_list(spec, shapes) if spec.flops(s) <= MAX_INTERPRETED_FLOP] or "boundary"
-
-
-def _unchecked(spec: Any, asked: Shapes, checked: Shapes) -> str:
-    """What was asked for and not looked at without a GPU, in words; empty when everything was."""
-    if isinstance(asked, str):
-        rest = [s for s in shape_list(spec, asked) if s not in shape_list(spec, checked)]
-        return f"boundary shapes only; {asked} not checked" if rest else ""
-    large = [s for s in shape_list(spec, asked) if spec.flops(s) > MAX_INTERPRETED_FLOP]
-    if not large:
-        return ""
-    instead = "boundary shapes only; " if isinstance(checked, str) else ""
-    more = f" and {len(large) - 1} more" if len(large) > 1 else ""
-    return f"{instead}too large to interpret, so not checked: {_shape_words(large[0])}{more}"
-
-
-def _shape_words(shape: Mapping[str, int]) -> str:
-    return ",".join(f"{k}={v}" for k, v in shape.items())
-
-
-def _joined(done: Result, name: str, part: Result) -> Result:
-    """Append one step's outcome to the running result."""
-    done.summary += f"; {part.summary}"
-    done.status = part.status
-    done.ids |= part.ids
-    done.data[name.replace("-", "_")] = part.data
-    done.artifacts += part.artifacts
-    done.diagnostics += part.diagnostics
-    done.total += part.total
-    done.next = part.next
-    return done
+def _ran(part: Result) -> bool:
+    """Whether any case of a check was run."""
+    return bool(set(part.data["counts"]) - {"skipped"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cake_ir.diagnostics import Diagnostic
 from server.errors import BadArgument, Cancelled, EngineError, Missing
@@ -113,7 +113,7 @@ class GpuWork:
                 "more": {"device": index, "timeout_s": GPU_TIMEOUT_S - 20, **more},
             }
             control.progress(0, None, f"preparing {unit.kernel} for the GPU")
-            ready = run_worker("server.cpu_main", prepare, timeout_s=COMPILE_TIMEOUT_S, control=control)
+            ready = self.run_cpu(unit, prepare, COMPILE_TIMEOUT_S, control)
             if "diagnostic" in ready:
                 raise as_error(Diagnostic.model_validate(ready["diagnostic"]))
             if not ready["job"]["launches"]:
@@ -127,14 +127,30 @@ class GpuWork:
             except Cancelled:
                 raise
             except EngineError as exc:
-                symptom = _symptom(exc.code)
-                if symptom is None:
-                    raise
-                log = exc.log if isinstance(exc, WorkerDied) else exc.message
-                failure_id = self._engine.record_worker_failure(symptom, unit, exc.code, log)
-                next = f"recorded as {failure_id}, owner verifier; the program is kept as evidence"
-                raise EngineError(exc.code, exc.message, next) from exc
+                self._raise_recorded(exc, unit)
         return {**raw, "device": raw.get("device") or device, "refused_shapes": ready["skipped"]}
+
+    def run_cpu(self, unit: Unit, job: dict[str, Any], timeout_s: float, control: Control) -> dict[str, Any]:
+        """One job of the CPU worker about an accepted kernel; a death of the worker is stored as a failure."""
+        try:
+            return run_worker("server.cpu_main", job, timeout_s=timeout_s, control=control)
+        except WorkerDied as exc:
+            self._raise_recorded(exc, unit)
+
+    def _raise_recorded(self, exc: EngineError, unit: Unit) -> NoReturn:
+        """Raise the error, with the id under which it is kept when it says something about the kernel."""
+        symptom = _symptom(exc.code)
+        if symptom is None:
+            raise exc
+        log = exc.log if isinstance(exc, WorkerDied) else exc.message
+        try:
+            failure_id = self._engine.record_worker_failure(symptom, unit, exc.code, log)
+        except EngineError:  # a full disk must not hide why the worker died
+            raise exc from None
+        next = f"recorded as {failure_id}, owner verifier; the program is kept as evidence. {exc.next}"
+        raise EngineError(
+            exc.code, exc.message, next, {"failure_id": failure_id, "variant_id": unit.variant_id}
+        ) from exc
 
     def _probe(self, index: int, control: Control) -> dict[str, Any]:
         """What the device is; asked once per process. Raises Missing gpu/unusable when the driver cannot use it."""

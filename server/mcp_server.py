@@ -24,13 +24,13 @@ from cake_ir.diagnostics import CakeError
 from server import __version__
 from server.engine import Engine
 from server.errors import BadArgument, EngineError, UnknownId
-from server.evaluate import shape_list
 from server.failures import Symptom
 from server.jobs import Job, Jobs, internal_error
 from server.mcp_pages import add_prompts, add_resources
 from server.programs import Ref
 from server.results import Detail, Result, TextEdit
 from server.schemas import StrictTool, call_result
+from server.shapes import shape_list
 
 _log = structlog.get_logger("cake.mcp")
 

@@ -98,3 +98,28 @@ def test_check_stops_after_failures_and_reports_progress() -> None:
 def test_signature_mismatch_is_a_result_not_a_crash() -> None:
     r = check_cpu(gemm(), contracts()["softmax"], interpret=right)
     assert not r.passed and r.diagnostics and r.diagnostics[0].rule == "contract/signature-mismatch"
+
+
+def test_shapes_that_would_take_too_long_are_skipped_with_numbers() -> None:
+    import time
+
+    def slow(*a: Any, **kw: Any) -> Tensors:
+        time.sleep(0.02)
+        return right(*a, **kw)
+
+    steps: list[str] = []
+    small, large = {"M": 3, "N": 5, "K": 8}, {"M": 8192, "N": 8192, "K": 4096}
+    begin = time.monotonic()
+    r = check(slow, shapes=[small, large], budget_s=60.0, progress=lambda at, total, what: steps.append(what))
+    assert time.monotonic() - begin < 20, "the large shape was not run"
+    assert [c.verdict for c in r.cases] == ["passed", "passed", "skipped", "skipped"]
+    assert r.cases[2].cause == "too-large" and "at most 60 s" in r.cases[2].message
+    assert r.passed and "2 skipped; skipped: too large: about" in r.summary
+    assert steps[0].startswith("about ") and "of interpretation" in steps[0]
+    assert not check(slow, shapes=[large], budget_s=60.0).passed
+
+
+def test_durations_are_readable() -> None:
+    from corpus.check import duration
+
+    assert [duration(s) for s in (40, 540, 12_600)] == ["40 s", "9 min", "3.5 h"]

@@ -8,7 +8,9 @@ import pytest
 from mcp import Client
 
 from server.cli import cli
-from server.evaluate import _interpretable, _unchecked
+from server.engine import Engine
+from server.programs import Ref
+from server.shapes import interpretable, unchecked
 from tests.server.conftest import KMEANS, ROOT, call
 
 SMALL = {"B": 1, "N": 130, "C": 200, "D": 64}
@@ -46,10 +48,10 @@ def test_what_is_left_out_is_named() -> None:
     from corpus.contract import contracts
 
     spec = contracts()["kmeans_assign"]
-    assert _unchecked(spec, "boundary", "boundary") == "" and _unchecked(spec, [SMALL], [SMALL]) == ""
-    mixed = _unchecked(spec, [SMALL, LARGE], _interpretable(spec, [SMALL, LARGE]))
+    assert unchecked(spec, "boundary", "boundary") == "" and unchecked(spec, [SMALL], [SMALL]) == ""
+    mixed = unchecked(spec, [SMALL, LARGE], interpretable(spec, [SMALL, LARGE]))
     assert mixed.startswith("too large to interpret") and "N=65536" in mixed
-    assert _unchecked(spec, [LARGE], _interpretable(spec, [LARGE])).startswith("boundary shapes only; too large")
+    assert unchecked(spec, [LARGE], interpretable(spec, [LARGE])).startswith("boundary shapes only; too large")
 
 
 def test_bench_without_a_gpu_still_refuses_an_unknown_set(tmp_path: Path) -> None:
@@ -64,3 +66,17 @@ def test_bench_without_a_gpu_still_refuses_an_unknown_set(tmp_path: Path) -> Non
 def test_shape_sets_are_spelled_alike_everywhere() -> None:
     files = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("server/*.py"), *ROOT.glob("corpus/*.py")]
     assert [f.name for f in files if "held_out" in f.read_text()] == []
+
+
+def test_listed_shapes_that_nobody_would_wait_for_give_way_to_the_boundary_set(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.evaluate.CHECK_TIMEOUT_S", 8.0)
+    large = {"B": 1, "N": 60_000, "C": 600, "D": 128}
+    got = engine.evaluate.compile_and_bench(Ref(text=KMEANS), "kmeans_assign", [large], until="check")
+    assert got.status == "passed" and got.data["check_cpu"]["counts"].get("passed")
+    assert "boundary shapes only; too large to interpret, so not checked: B=1,N=60000" in got.summary
+    alone = engine.evaluate.check(Ref(text=KMEANS), "kmeans_assign", [large])
+    assert (
+        alone.status == "failed" and alone.data["too_large"] == [large] and "to interpret, at most 4 s" in alone.summary
+    )

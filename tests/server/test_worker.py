@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from server import worker
+from server.engine import Engine
 from server.errors import Cancelled, EngineError, Missing
+from server.programs import Ref
 from server.worker import Control, WorkerDied, gpu_lock, run_worker
 from tests.server.conftest import KMEANS, ROOT
 
@@ -172,3 +174,16 @@ def test_a_lower_limit_of_the_shell_does_not_stop_the_worker() -> None:
     code = f"TEXT = {KMEANS!r}\n" + textwrap.dedent(script)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=90)
     assert done.stdout.strip() == "True", done.stderr
+
+
+def test_a_worker_that_dies_on_an_accepted_program_is_kept_under_an_id(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = later(lambda pid: os.kill(pid, signal.SIGKILL))
+    with pytest.raises(EngineError) as caught:
+        engine.evaluate.build(Ref(text=KMEANS))
+    thread.join()
+    got = caught.value.result()
+    assert got.code == "worker/killed" and got.ids["failure_id"] in got.next
+    kept = engine.store.failure(got.ids["failure_id"])
+    assert kept is not None and kept["record"]["variant_id"] == got.ids["variant_id"]
