@@ -66,6 +66,11 @@ class Command(click.Group):
             ctx.exit(2)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
+        except KeyboardInterrupt:
+            click.echo(
+                "interrupted: the work was given up and its processes ended; what was stored is intact", err=True
+            )
+            ctx.exit(130)
         except Exception as exc:
             if ctx.obj is not None and ctx.obj.debug:
                 raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from rich.console import Console
@@ -162,23 +163,26 @@ def _tree(out: Console, value: Any, depth: int) -> None:
 
 
 def show_cases(result: Result) -> None:
-    """Cases of a check, the failed ones with their worst element."""
+    """Cases of a check in a narrow table; below it, what is wrong with those that did not pass."""
     out = console()
     cases = result.data.get("cases", [])
     table = Table(box=None, pad_edge=False)
-    for name in ("shape", "distribution", "verdict", "worst error / tolerance", "message"):
+    for name in ("shape", "distribution", "verdict", "error/tolerance"):
         table.add_column(name, overflow="fold")
+    said: dict[str, list[str]] = {}
     for case in cases:
-        colour = "green" if case["verdict"] == "passed" else "red" if case["verdict"] in ("failed", "error") else "dim"
-        table.add_row(
-            _cell(case["shape"]),
-            case["distribution"],
-            f"[{colour}]{case['verdict']}[/]",
-            _cell(case.get("excess")),
-            escape(case.get("message", "")),
-        )
+        verdict = case["verdict"]
+        colour = "green" if verdict == "passed" else "red" if verdict in ("failed", "error") else "dim"
+        excess = "" if verdict == "skipped" else _cell(case.get("excess"))
+        table.add_row(_cell(case["shape"]), case["distribution"], f"[{colour}]{verdict}[/]", excess)
+        if verdict != "passed":
+            text = f"{verdict}: {case.get('message', '')}"
+            said.setdefault(text, []).append(f"{_cell(case['shape'])} {case['distribution']}")
     if cases:
         out.print(table)
+    for text, where in said.items():
+        more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+        out.print(f"{escape(where[0])}{more}: {escape(text)}")
 
 
 def show_page(result: Result) -> None:
@@ -202,23 +206,44 @@ def show_checks(result: Result) -> None:
         )
 
 
+LINE_EVERY_S = 5.0
+
+
 @contextmanager
 def working(what: str) -> Iterator[Control]:
-    """A progress bar on a terminal, silence elsewhere; Ctrl-C ends the worker."""
+    """A progress bar on a terminal; elsewhere a line on stderr every few seconds. Ctrl-C ends the worker."""
     control = Control()
-    if not sys.stderr.isatty():
-        yield control
-        return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    if sys.stderr.isatty():
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        shown: AbstractContextManager[Any] = (bar := Progress(*columns, console=console(stderr=True), transient=True))
         task = bar.add_task(what, total=None)
         control.on_progress = lambda done, total, message: bar.update(
             task, completed=done, total=total, description=escape(message or what)
         )
+    else:
+        shown = nullcontext()
+        control.on_progress = line_printer(what)
+    with shown:
         try:
             yield control
         except KeyboardInterrupt:
             kill_all()
             raise
+
+
+def line_printer(what: str) -> Callable[[float, float | None, str], None]:
+    """Progress for logs: nothing for quick work, then a line every `LINE_EVERY_S` seconds and what is expected at once."""
+    begin = time.monotonic()
+    last = begin
+
+    def show(done: float, total: float | None, message: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= LINE_EVERY_S or message.startswith("about "):
+            last = now
+            of = f"{done:g}/{total:g} " if total else ""
+            print(f"{what}: {of}{message} ({now - begin:.0f} s)", file=sys.stderr, flush=True)
+
+    return show

@@ -214,3 +214,33 @@ def test_shared_options_may_stand_after_the_command(tmp_path: Path, kmeans: Path
     for name in cli.commands:
         shown = CliRunner().invoke(cli, [name, "--help"]).output
         assert all(shown.count(f"{flag} ") == 1 for flag in ("--workspace", "--no-gpu", "--contracts", "--debug")), name
+
+
+def test_the_cases_of_a_check_fit_80_columns(tmp_path: Path, kmeans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    got = run(tmp_path, "check", kmeans, "--contract", "kmeans_assign", "--shape", "B=1,N=130,C=200,D=64")
+    rows = [line for line in got.stdout.split("\n") if line.startswith("B=1 N=130")]
+    assert len(rows) == 4 and all("passed" in row and len(row) <= 80 for row in rows)
+
+
+def test_progress_without_a_terminal_is_lines_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    from server import terminal
+
+    show = terminal.line_printer("checking")
+    show(0, 8, "M=1 normal")
+    show(0, 8, "about 9 min of interpretation")
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err == "checking: 0/8 about 9 min of interpretation (0 s)\n"
+
+
+def test_an_interrupt_says_what_happened_and_exits_130(
+    tmp_path: Path, kmeans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from server.engine import Engine
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "verify", stop)
+    got = run(tmp_path, "verify", kmeans)
+    assert got.exit_code == 130 and "interrupted" in got.stderr
