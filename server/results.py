@@ -312,9 +312,24 @@ def fit(result: Result, detail: Detail = "concise") -> Result:
     return result
 
 
+#: What a reader of a result misses least: facts of a build that stand in its artifacts too.
+_LEAST_USEFUL = (
+    "instructions", "notes", "cubin_sha256", "cubin_bytes", "nvrtc", "compile_s", "cached", "conditions", "resources",
+)  # fmt: skip
+
+
 def _fit_data(result: Result, budget: int) -> None:
-    """Shorten, then drop, the largest members of `data` until the result fits; what went is named in `left_out`."""
+    """Shorten, then drop, the largest members of `data` until the result fits; what went is named in `left_out`.
+
+    Facts of the build go first, so that the cases of a failed check are the last to be shortened.
+    """
     left_out: list[str] = []
+    for name in _LEAST_USEFUL:
+        if size_of(result.compact()) <= budget:
+            return
+        if result.data.pop(name, None):
+            left_out.append(name)
+            result.data["left_out"] = left_out[:12]
     while size_of(result.compact()) > budget:
         where, path = result.data, ""
         if not any(k != "left_out" for k in where):

@@ -129,3 +129,15 @@ def test_exact_edits_do_what_the_spans_say(lines: list[str], data: st.DataObject
     changed[line - 1] = lines[line - 1][:start] + new + lines[line - 1][end:]
     if text:
         assert apply_edits(text, edits) == "\n".join(changed)
+
+
+def test_a_failed_step_stands_first_and_outlives_the_facts_of_the_build() -> None:
+    from server.steps import joined
+
+    build = Result(summary="compiled", status="passed")
+    build.data = {"instructions": {f"OP{i}": i for i in range(300)}, "notes": ["x" * 900], "blocks_per_sm": 4}
+    case = {"shape": {"M": 1}, "cause": "mismatch", "message": "m" * 300, "worst": {"index": [0], "got": 0.0}}
+    part = Result(summary="wrong", status="failed", data={"counts": {"failed": 2}, "failed": [case, case]})
+    got = fit(joined(build, "check-cpu", part), "concise")
+    assert next(iter(got.data)) == "check_cpu" and got.data["check_cpu"]["failed"] == [case, case]
+    assert size_of(got.compact()) <= CONCISE_BYTES and "instructions" in got.data["left_out"]
