@@ -2,8 +2,8 @@
 and verified again. Only a copy in which the finding is gone and nothing new appeared makes a fix, so every offered fix is
 `verified`. Among several the narrowest comes first: repairs never synchronise wider than needed.
 
-Limits: a fix makes the program right with respect to the rules; whether it is the program the author meant is theirs to
-judge. Work is bounded by `budget_s` and by `MAX_TRIES` candidates per finding.
+Limits: a fix makes the program right with respect to the rules; what it computes is unchecked, and whether it is the program the
+author meant is theirs to judge. Work is bounded by `budget_s` and by `MAX_TRIES` candidates per finding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from analyses.fixrules import Candidate, candidates
-from analyses.fixtext import Source, apply
+from analyses.fixtext import Source, apply, places
 from cake_ir.diagnostics import Diagnostic, Fix
 
 MAX_TRIES = 24
@@ -58,7 +58,7 @@ def with_fixes(
                 continue
             tried.add(new)
             if _repairs(d, have, verify_text(new, bindings, target, kernel).diagnostics):
-                fixes.append(_fix(candidate))
+                fixes.append(_fix(source, candidate))
         if fixes:
             found[id(d)] = tuple(fixes)
         if time.thread_time() > until:
@@ -66,8 +66,10 @@ def with_fixes(
     return tuple(d.model_copy(update={"fixes": d.fixes + found[id(d)]}) if id(d) in found else d for d in diagnostics)
 
 
-def _fix(candidate: Candidate) -> Fix:
-    return Fix(title=candidate.title, edits=candidate.edits, verified=True)
+def _fix(source: Source, candidate: Candidate) -> Fix:
+    """The candidate with its places in the title: two fixes may do the same thing at different lines."""
+    title = f"{candidate.title} ({places(source, candidate.edits)})"
+    return Fix(title=title, edits=candidate.edits, verified=True)
 
 
 def _key(d: Diagnostic) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from analyses.fixtext import STEP, call_argument, index_of
+from analyses.fixtext import STEP, call_argument, index_of, indices
 from cake_ir.diagnostics import Diagnostic
 
 SPANS = (128, 64, 32)
@@ -111,10 +111,12 @@ def never_advanced(f: Any, d: Diagnostic) -> Iterator[Any]:
     src = f.src
     first, last = src.kernel(d.span.line)
     body = range(first, last + 1)
-    for i in src.find(r"^\w+ = 0$", list(body)):
+    staged = "|".join(re.escape(r) for r in f.rings if f.stages(r) != "1") or "-"
+    for i in src.find(r"^\w+ = (\d+|[A-Z]\w*( [+-] \d+)?)$", list(body)):
         name = src.line(i).split()[0]
         moves = any(re.match(rf"{name} (\+=|=)", src.line(j)) for j in body if j != i)
-        uses = [j for j in body if re.search(rf"\b\w+\[{name}\b", src.line(j))]
+        ring = r"\w+" if src.line(i).endswith("= 0") else rf"(?:{staged})"
+        uses = [j for j in body if re.search(rf"\b{ring}\[{name}\b", src.line(j))]
         if moves or not uses:
             continue
         for loop in (p for p in src.parents(uses[-1]) if p > i and src.line(p).startswith("for ")):
@@ -122,6 +124,24 @@ def never_advanced(f: Any, d: Diagnostic) -> Iterator[Any]:
                 f"advance the use number at the end of the loop: {name} += 1",
                 src.after(src.last(loop), f"{name} += 1", like=loop + 1),
             )
+
+
+def read_ahead(f: Any, d: Diagnostic) -> Iterator[Any]:
+    """A read of another use than the one that is waited for, `load(buf[n + 1])`: a deeper wait would only hide it. Comes before
+    the depths of the wait."""
+    src = f.src
+    for r in d.related:
+        n = r.span.line
+        code = src.line(n)
+        if re.match(r"(cp_async|tma_load|bulk_load)\(", code):
+            continue
+        for name, at in indices(code):
+            base = re.sub(r"\s*[+-]\s*\w+$", "", at)
+            if base != at and f.stages(name) != "1" and name == d.subject.resource:
+                yield from _one(
+                    f"read use {base} instead of {at}: {name}[{base}]",
+                    src.replace(n, f"{name}[{at}]", f"{name}[{base}]"),
+                )
 
 
 def await_commits(f: Any, d: Diagnostic) -> Iterator[Any]:
@@ -208,5 +228,6 @@ FORMS: dict[str, tuple[Any, ...]] = {
     "data/wgmma-release-before-wait": (late_wait,),
     "data/proxy-fence-missing-release": (fence_at_release,),
     "derive/unequal-arrivals": (shared_use,),
+    "data/cp-async-wait-count": (read_ahead,),
     "derive/asserted-arrivals": (symbolic_arrivals,),
 }

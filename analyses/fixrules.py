@@ -483,4 +483,5 @@ MAKERS: dict[str, tuple[Maker, ...]] = {
     "sync/negative-use": (use_numbers,),
     "sync/copy-unawaited": (wait_for_data, use_numbers),
     **{rule: makers for rule, makers in MORE.items() if "/" in rule},
+    "data/cp-async-wait-count": (*MORE["data/cp-async-wait-count"], use_numbers),
 }

@@ -25,6 +25,31 @@ def apply(text: str, edits: tuple[Edit, ...]) -> str:
     return text
 
 
+def places(source: Source, edits: tuple[Edit, ...]) -> str:
+    """Where edits go, for people: 'before line 22: `store(y[cta, :], v)`', 'in line 7', 'lines 4 to 6 go'."""
+    found = []
+    for e in sorted(edits, key=lambda e: (e.span.line, e.span.col)):
+        first, last = e.span.line, e.span.end_line - (e.span.end_col == 1 and e.span.end_line > e.span.line)
+        if e.span.end_line == first and e.span.end_col == e.span.col:
+            found.append(_beside(source, e))
+        elif e.new:
+            found.append(f"in line {first}")
+        else:
+            found.append(f"line {first} goes" if first == last else f"lines {first} to {last} go")
+    return "; ".join(dict.fromkeys(found))
+
+
+def _beside(source: Source, e: Edit) -> str:
+    """The neighbour that stands at the indentation of an inserted line, the next one first."""
+    n = e.span.line
+    depth = len(e.new.strip("\n")) - len(e.new.strip("\n").lstrip(" "))
+    above = next((i for i in range(n - 1 if e.span.col == 1 else n, 0, -1) if source.line(i)), 0)
+    before = e.span.col == 1 and source.line(n) and (source.indent(n) == depth or not above)
+    at, word = (n, "before") if before else (above, "after")
+    code = source.line(at)
+    return f"{word} line {at}: `{code if len(code) <= 60 else code[:59] + '…'}`"
+
+
 @dataclass(frozen=True)
 class Source:
     """A program text, 1-based lines."""

@@ -94,7 +94,7 @@ class TextEdit(_Model):
 
 
 class FixOut(_Model):
-    """Edits to send back with propose_ir; `verified` means the edited copy passed the verifier."""
+    """Edits to send back with propose_ir; `verified` means the edited copy passed the verifier, its results are unchecked."""
 
     title: str
     verified: bool

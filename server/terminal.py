@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from server.results import DiagnosticOut, Result, clean
+from server.results import DiagnosticOut, Result, TextEdit, clean
 from server.worker import Control, kill_all
 
 _STYLE = {"error": "bold red", "warning": "yellow", "advice": "cyan"}
@@ -69,9 +69,10 @@ def print_diagnostic(out: Console, found: DiagnosticOut, lines: Sequence[str], n
     if found.contract:
         out.print(f"  [dim]rule:[/dim] {escape(found.contract)}")
     for fix in found.fixes:
-        out.print(f"  [green]fix{' (verified)' if fix.verified else ''}:[/green] {escape(fix.title)}")
-        for edit in fix.edits:
-            _diff(out, edit.old, edit.new)
+        out.print(f"  [green]fix:[/green] {escape(fix.title)}")
+        _edits(out, fix.edits, lines)
+        if fix.verified:
+            out.print("      [dim]passes the verifier; its results are unchecked[/dim]")
     out.print()
 
 
@@ -82,13 +83,27 @@ def _excerpt(out: Console, lines: Sequence[str], line: int, col: int, style: str
         out.print(f"[blue]      |[/blue] {' ' * min(max(col - 1, 0), 200)}[{style}]^[/]")
 
 
-def _diff(out: Console, old: str, new: str) -> None:
+def _edits(out: Console, edits: Sequence[TextEdit], lines: Sequence[str]) -> None:
+    """The edits as numbered lines with a neighbour on each side. They apply from the end backwards, so that the numbers are
+    those of the text as it stands."""
     import difflib
 
-    for line in list(difflib.unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=0))[2:]:
-        if not line.startswith("@@"):
-            colour = "red" if line.startswith("-") else "green"
-            out.print(f"      [{colour}]{escape(clean(line, 200))}[/]")
+    text = "\n".join(lines)
+    for edit in edits:
+        at = text.find(edit.old)
+        first = text[: max(at, 0)].count("\n") + 1
+        old, new = edit.old.split("\n"), edit.new.split("\n")
+        for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(1):
+            for kind, i, j, k, m in group:
+                for n in range(i, j):
+                    colour = "dim" if kind == "equal" else "red"
+                    mark = " " if kind == "equal" else "-"
+                    number = first + n if at >= 0 else ""
+                    out.print(f"  [{colour}]{number:>5} | {mark} {escape(clean(old[n], 200))}[/]")
+                for n in range(k, m) if kind != "equal" else ():
+                    out.print(f"  [green]      | + {escape(clean(new[n], 200))}[/]")
+        if at >= 0:
+            text = text[:at] + edit.new + text[at + len(edit.old) :]
 
 
 # ---- what commands show besides findings --------------------------------------------------------------------------

@@ -30,7 +30,8 @@ def repair_next(program: Program) -> str:
         return "send a text of at most 262144 bytes"
     base = program.ir_id or program.source_id
     return (
-        f"repair with propose_ir(base_id={base!r}, edits=[{{old, new}}]); verified `fixes` can be sent back as they are"
+        f"repair with propose_ir(base_id={base!r}, edits=[{{old, new}}]); `fixes` marked verified pass the verifier and can be "
+        "sent as they are, what they compute is unchecked"
     )
 
 

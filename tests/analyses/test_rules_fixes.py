@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyses import verify_text, with_fixes
-from analyses.fixtext import Source, apply, call_argument, index_of, indices
+from analyses.fixtext import Source, apply, call_argument, index_of, indices, places
 from cake_ir.diagnostics import Edit, Span
 
 KERNELS = {p.stem: p.read_text() for p in (Path(__file__).parents[2] / "corpus" / "kernels").glob("*.cake")}
@@ -85,3 +85,81 @@ def test_reading_calls_and_indices_of_a_line() -> None:
     assert call_argument(code, "cache") is None
     assert index_of(code, "full") == "n + f[1]" and index_of(code, "free") is None
     assert indices(code)[0] == ("b_s", "n")
+
+
+RING = """
+@kernel(target="sm_90a")
+def ring(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
+    launch(ctas=4)
+    team = role(warp)
+    buf = smem(bf16, 16, 64, stages=3)
+    with team:
+        n = 0
+        for t in range(cta, ceil_div(M, 16), 4):
+            if n == 0:
+                cp_async(buf[n], x[16 * t:, :])
+                cp_async_commit()
+            cp_async(buf[n + 1], x[16 * (t + 4):, :])
+            cp_async_commit()
+            cp_async_wait(1)
+            sync(warp)
+            v = load(buf[n], vec(8, 8)[16, 64])
+            store(y[16 * t:, :], v)
+            sync(warp)
+            n += 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "title"),
+    [
+        ("load(buf[n],", "load(buf[n + 1],", "read use n instead of n + 1: buf[n] (in line 17)"),
+        ("            n += 1\n", "", "advance the use number at the end of the loop: n += 1 (after line 19: `sync(warp)`)"),
+        ("cp_async_wait(1)", "cp_async_wait(2)", "wait for older groups: cp_async_wait(1) (in line 15)"),
+    ],
+)
+def test_a_wrong_use_number_is_repaired_before_a_wait_is_deepened(old: str, new: str, title: str) -> None:
+    assert verify_text(RING).accepted and RING.count(old) == 1
+    text = RING.replace(old, new)
+    found = verify_text(text, fixes=True).diagnostics
+    assert [f.title for f in found[0].fixes] == [title]
+    assert apply(text, found[0].fixes[0].edits) == RING
+
+
+SUMS = """
+@kernel(target="sm_90a")
+def norm(x: In[f32, M, 512], y: Out[f32, M, 512]):
+    launch(ctas=M)
+    parts = role(warp, count=4)
+    sums = smem(f32, 4)
+    with parts as w:
+        v = load(x[cta, 128 * w:], vec(4).cols[128])
+        store(sums[w], row_sum(v))
+        sync(parts)
+        s = row_sum(load(sums, vec(1).cols[4]))
+        sync(parts)
+        store(sums[w], row_sum(v * v))
+        sync(parts)
+        q = row_sum(load(sums, vec(1).cols[4]))
+        store(y[cta, 128 * w:], v * s + q)
+"""
+
+
+def test_a_tile_used_twice_blames_the_store_that_overwrites_and_the_fix_names_its_line() -> None:
+    text = drop(SUMS, "sync(parts)", 1)
+    (found,) = verify_text(text, fixes=True).diagnostics
+    assert (found.rule, found.span.line, found.related[0].span.line) == ("data/overwritten-while-read", 12, 11)
+    assert "overwrites sums while parts[" in found.message
+    assert found.fixes[0].title == "order the accesses: sync(parts) (before line 12: `store(sums[w], row_sum(v * v))`)"
+    assert verify_text(SUMS).accepted and apply(text, found.fixes[0].edits) == SUMS
+
+
+def test_places_of_edits_are_named_for_people() -> None:
+    src = Source("with a:\n    one\n    two\n\nwith b:\n    three\n")
+    assert places(src, (src.before(3, "x"),)) == "before line 3: `two`"
+    assert places(src, (src.after(3, "x"),)) == "after line 3: `two`"
+    assert places(src, (src.before(5, "x"),)) == "before line 5: `with b:`"
+    assert places(src, (src.delete(2), src.replace(6, "three", "3"))) == "line 2 goes; in line 6"  # type: ignore[arg-type]
+    assert places(src, src.move(2, 2, 3)) == "line 2 goes; after line 3: `two`"
+    long = Source("a" * 80 + "\n")
+    assert places(long, (long.before(1, "x"),)) == f"before line 1: `{'a' * 59}…`"

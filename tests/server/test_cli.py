@@ -63,6 +63,17 @@ def test_verify_rejects_with_an_excerpt_and_exits_1(tmp_path: Path, broken: Path
     assert told["status"] == "rejected" and told["diagnostics"][0]["line"] == LEFT_OUT_AT + 1
 
 
+def test_a_fix_says_where_it_goes_and_what_it_does_not_promise(tmp_path: Path, broken: Path) -> None:
+    lines = run(tmp_path, "verify", broken).stdout.split("\n")
+    at = next(i for i, line in enumerate(lines) if line.startswith("  fix: "))
+    after = BROKEN.split("\n")[LEFT_OUT_AT - 1].strip()
+    assert f"(before line {LEFT_OUT_AT}: `{after}`)" in lines[at]
+    shown = [line.strip() for line in lines[at + 1 : at + 4]]
+    assert any(s.startswith("| +") and s.endswith("wait(free[n - STAGES])") for s in shown), shown
+    assert any(s.startswith(f"{LEFT_OUT_AT} |") and s.endswith(after) for s in shown), shown
+    assert "passes the verifier; its results are unchecked" in "\n".join(lines[at:])
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
