@@ -15,13 +15,13 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import anyio
 from rich.markup import escape
 from rich.panel import Panel
 
-from server.results import DiagnosticOut
+from server.results import DiagnosticOut, clean
 from server.terminal import console, print_diagnostic
 
 KERNEL = "kmeans_assign"
@@ -154,15 +154,17 @@ class Loop:
             )
 
 
-async def _connect(stack: AsyncExitStack, workspace: Path, no_gpu: bool, over_http: bool) -> Any:
+async def _connect(stack: AsyncExitStack, workspace: Path, no_gpu: bool, over_http: bool, log: TextIO) -> Any:
+    """A client of a fresh server, whose stderr goes to `log`: it is shown only when the demo fails."""
     from mcp import Client, StdioServerParameters
+    from mcp.client.stdio import stdio_client
 
     flags = ["--workspace", str(workspace), *(["--no-gpu"] if no_gpu else [])]
     argv = ["-m", "server.cli", "serve", *flags]
     env = {"PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
     if not over_http:
         return await stack.enter_async_context(
-            Client(StdioServerParameters(command=sys.executable, args=argv, env=env))
+            Client(stdio_client(StdioServerParameters(command=sys.executable, args=argv, env=env), errlog=log))
         )
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
@@ -178,7 +180,14 @@ async def _connect(stack: AsyncExitStack, workspace: Path, no_gpu: bool, over_ht
     )
     stack.callback(process.terminate)
     assert process.stderr is not None
-    first = (await process.stderr.receive()).decode()
+    first = ""
+    async for chunk in process.stderr:
+        first += chunk.decode(errors="replace")
+        log.write(chunk.decode(errors="replace"))
+        if "/mcp\n" in first:
+            break
+    else:
+        raise DemoFailed("the server ended before it named its address")
     url = first.split()[-1]
     http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=600)
     return await stack.enter_async_context(Client(streamable_http_client(url, http_client=http)))
@@ -193,10 +202,10 @@ def run_demo(*, no_gpu: bool, over_http: bool = False) -> int:
 
     failed: list[str] = []
 
-    async def main() -> None:
+    async def main(log: TextIO) -> None:
         async with AsyncExitStack() as stack:
             workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cake-demo-"))) / "workspace"
-            client = await _connect(stack, workspace, no_gpu, over_http)
+            client = await _connect(stack, workspace, no_gpu, over_http, log)
             show.note(
                 f"server started by {Path(sys.executable).name} -m server.cli serve, protocol {client.protocol_version}"
             )
@@ -205,9 +214,29 @@ def run_demo(*, no_gpu: bool, over_http: bool = False) -> int:
             except DemoFailed as exc:  # caught here, before task groups wrap it
                 failed.append(str(exc))
 
-    anyio.run(main)
+    with (
+        tempfile.TemporaryDirectory(prefix="cake-demo-") as folder,
+        (Path(folder) / "stderr").open("w+", encoding="utf-8", errors="replace") as log,
+    ):
+        try:
+            anyio.run(main, log)
+        except Exception as exc:
+            failed.append(f"the connection to the server broke ({_innermost(exc)})")
+        log.seek(0)
+        said = [line for line in log.read().splitlines() if line.strip()]
     if failed:
         out.print(f"[bold red]the demo failed:[/] {escape(failed[0])}")
+        if said:
+            out.print("   [dim]last words of the server:[/dim]")
+            for line in said[-3:]:
+                out.print(f"   [dim]  {escape(clean(line, 300))}[/dim]")
         return 1
     out.print(f"\n[bold green]done[/] in {time.monotonic() - show.started:.1f} s")
     return 0
+
+
+def _innermost(exc: BaseException) -> str:
+    """The first cause inside the groups that task groups raise."""
+    while isinstance(exc, BaseExceptionGroup):
+        exc = exc.exceptions[0]
+    return f"{type(exc).__name__}: {clean(str(exc), 200)}" if str(exc) else type(exc).__name__

@@ -24,3 +24,15 @@ def test_the_demo_shows_every_step(tmp_path: Path, transport: list[str]) -> None
     assert "HGMMA" in done.stdout and "not timed" in done.stdout and "seen 2 times" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert not list(tmp_path.iterdir()), "the demo leaves nothing behind"
+
+
+@pytest.mark.parametrize("transport", [[], ["--http"]], ids=["stdio", "http"])
+def test_a_server_that_breaks_is_one_message(tmp_path: Path, transport: list[str]) -> None:
+    """A module in the working directory shadows a dependency of the server, which ends with a trace on its stderr."""
+    (tmp_path / "structlog.py").write_text("raise RuntimeError('broken on purpose')\n")
+    script = "import server.demo, sys; sys.exit(server.demo.run_demo(no_gpu=True, over_http=len(sys.argv) > 1))"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    argv = [sys.executable, "-c", script, *transport]
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=60, cwd=tmp_path)
+    assert done.returncode == 1 and "the demo failed: " in done.stdout, done.stdout + done.stderr
+    assert "broken on purpose" in done.stdout and "Traceback" not in done.stdout + done.stderr
