@@ -430,12 +430,15 @@ def _cp(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) ->
     if p.epoch > group.done if own else known[p.unit.R] >= p.ticks[0]:
         if group.wait is not None:
             e, k = group.wait
+            allowed = group.may_stay(p.epoch)
             return (
                 rule.CP_ASYNC_COUNT,
                 e,
                 p.unit,
-                f"cp_async_wait({k}) leaves the group pending that fills {what}, which {an} {verb}; at most "
-                f"{group.committed - p.epoch} may stay pending by then",
+                f"cp_async_wait({k}) leaves the group pending that fills {what}, which {an} {verb}; at most {allowed} may stay "
+                "pending here"
+                if allowed >= 0
+                else f"cp_async_wait({k}) comes before the group is committed that fills {what}, which {an} {verb}",
             )
         return (
             rule.CP_ASYNC_COUNT,

@@ -45,7 +45,7 @@ class Clocks:
 class Group:
     """Commit groups of one owner: committed, done (waited for), whether ops follow the last commit."""
 
-    __slots__ = ("committed", "done", "last", "marks", "open", "wait")
+    __slots__ = ("at", "committed", "done", "last", "marks", "open", "wait")
 
     def __init__(self) -> None:
         self.committed = 0
@@ -54,6 +54,7 @@ class Group:
         self.marks: list[int] = []  # the number that each commit closed; an arrival closes numbers of its own
         self.last: Event | None = None
         self.wait: tuple[Event, int] | None = None
+        self.at = 0  # commits before the last wait
 
     @property
     def current(self) -> int:
@@ -80,6 +81,11 @@ class Group:
         if len(self.marks) > k:
             self.done = max(self.done, self.marks[-k - 1])
         self.wait = (e, k)
+        self.at = len(self.marks)
+
+    def may_stay(self, number: int) -> int:
+        """How many groups the last wait may leave pending so that the one of `number` is done; -1: not committed before it."""
+        return sum(m >= number for m in self.marks[: self.at]) - 1
 
 
 class Numbering:

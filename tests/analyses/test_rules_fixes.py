@@ -123,6 +123,8 @@ def test_a_wrong_use_number_is_repaired_before_a_wait_is_deepened(old: str, new:
     text = RING.replace(old, new)
     found = verify_text(text, fixes=True).diagnostics
     assert [f.title for f in found[0].fixes] == [title]
+    depth = 0 if "wait" not in old else 1
+    assert f"at most {depth} may stay pending here" in found[0].message
     assert apply(text, found[0].fixes[0].edits) == RING
 
 
