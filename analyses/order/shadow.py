@@ -194,15 +194,35 @@ class Storage:
         return cell
 
 
+def _merged(chunks: list[int]) -> list[tuple[int, int]]:
+    """Sorted 16-byte chunks as ranges."""
+    found: list[tuple[int, int]] = []
+    for at in chunks:
+        if found and found[-1][1] == at:
+            found[-1] = (found[-1][0], at + 16)
+        else:
+            found.append((at, at + 16))
+    return found
+
+
 def _ranges(b: Buffer, v: ViewAt, base: int, lo: int, hi: int) -> list[tuple[int, int]]:
-    """Byte ranges of a view, adjacent ones merged. Inside a swizzle line the 16-byte chunks move, so a partial row of a
-    swizzled tile counts as the whole line."""
+    """Byte ranges of a view, adjacent ones merged. Inside a swizzle line the 16-byte chunks move: parts of rows are looked up
+    chunk by chunk."""
     if b.swizzle:
         span = min(b.swizzle, b.row_bytes)
-        return [
-            (base + p * b.rows * span + v.row0 * span, base + p * b.rows * span + v.row1 * span)
-            for p in range(lo // span, -(-hi // span))
-        ]
+        found = []
+        for p in range(lo // span, -(-hi // span)):
+            first = base + p * b.rows * span
+            c0, c1 = max(lo - p * span, 0), min(hi - p * span, span)
+            if c1 - c0 == span:
+                found.append((first + v.row0 * span, first + v.row1 * span))
+                continue
+            chunks = []
+            for line in range(first + v.row0 * span, first + v.row1 * span, span):
+                for at in range(line + c0 // 16 * 16, line + c1, 16):
+                    chunks.append(at ^ ((at >> 7 & (b.swizzle // 16 - 1)) << 4))
+            found += _merged(sorted(chunks))
+        return found
     if lo == 0 and hi == b.pitch:
         return [(base + v.row0 * b.pitch, base + v.row1 * b.pitch)]
     return [(base + r * b.pitch + lo, base + r * b.pitch + hi) for r in range(v.row0, v.row1)]

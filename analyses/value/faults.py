@@ -1,6 +1,6 @@
 """Faults of the value reading: what went wrong, where in the text, and which agent was there.
 
-Kinds are stable words: poison | race-proxy | pending-register | phase | lag | arrivals | tx | deadlock | bounds |
+Kinds are stable words: poison | race-proxy | race-unit | pending-register | phase | lag | arrivals | tx | deadlock | bounds |
 assume | where | out-twice | out-unwritten | exit | named-barrier | range32 | data-dependent | derived | input |
 unsupported.
 """
@@ -49,6 +49,7 @@ class ValueFault(CakeError):
 CONTRACTS = {
     "poison": "No undefined value may reach global memory, an address, a mask or a branch.",
     "race-proxy": "Generic writes of shared memory reach the async proxy only after fence_async and an ordering.",
+    "race-unit": "What one thread has waited for is known to the other threads of its unit after a sync.",
     "pending-register": "Registers of an asynchronous op belong to it until the wait that retires it.",
     "phase": "An arrival or a transaction of use n meets the phase n div stages of its slot.",
     "lag": "A wait comes while its slot is at the use waited for, or at the next one: parity tells no more.",

@@ -43,7 +43,7 @@ class FragState:
 class AsyncOp:
     """One asynchronous op: `steps` run in order, each at a time the schedule picks."""
 
-    __slots__ = ("agent", "done", "engine", "retire", "seq", "span", "steps", "text")
+    __slots__ = ("agent", "done", "engine", "retire", "seq", "source", "span", "steps", "text")
 
     def __init__(
         self, engine: str, steps: tuple[Callable[[], None], ...], agent: "Agent", span: Span, text: str
@@ -51,6 +51,7 @@ class AsyncOp:
         self.engine, self.steps, self.agent, self.span, self.text = engine, steps, agent, span, text
         self.done, self.seq = 0, 0
         self.retire: Callable[[], None] | None = None
+        self.source: tuple[Bytes, Any, np.ndarray] | None = None  # what a bulk copy reads: memory, dtype, elements
 
     @property
     def finished(self) -> bool:
@@ -117,6 +118,8 @@ class Agent:
         self.dirty = self.wrote = False  # shared memory was written: in this epoch, ever
         self.open_bulk: dict[str, list[AsyncOp]] = {"T": [], "G": []}
         self.bulk: dict[str, list[list[AsyncOp]]] = {"T": [], "G": []}
+        # sources of bulk copies that the first thread alone has waited for, until the unit's next sync
+        self.waited_alone: list[tuple[Bytes, Any, np.ndarray]] = []
         self.open_cp: list[AsyncOp] = []
         self.cp: list[list[AsyncOp]] = []
         self.open_wgmma: list[AsyncOp] = []
@@ -152,6 +155,7 @@ class Agent:
     def synced(self) -> None:
         """The threads of the unit have met: what they wrote before is visible to all of them."""
         self.epoch, self.dirty = self.machine.new_epoch(), False
+        self.waited_alone.clear()
 
     def warp_synced(self) -> None:
         """The lanes of a warp inside `warps()` have met; the other warps have not."""

@@ -136,7 +136,9 @@ def _store(c: Any, op: Op) -> Compiled:
             finally:
                 ag.at = now
 
-        _group(ag, op.unit).append(ag.machine.issue(AsyncOp("store", (sample, write), ag, op.span, op.name)))
+        copy = AsyncOp("store", (sample, write), ag, op.span, op.name)
+        copy.source = (memory, dtype, idx)
+        _group(ag, op.unit).append(ag.machine.issue(copy))
 
     return False, issue
 
@@ -198,13 +200,19 @@ def _wait_bulk(c: Any, op: Op) -> Compiled:
     keys = ("T",) if op.unit == "T" else ("T", "G")
     k = _depth(op)
     steps = 1 if op.name == "bulk_wait_read" else 2
+    alone = op.unit == "T" and c.role.unit != "thread"
 
     def wait(ag: Agent) -> Iterator[Any]:
         for key in keys:
             groups = ag.bulk[key]
+            retired = [o for g in (groups[:-k] if k else groups) for o in g]
             ops = [o for g in (groups[:-k] if k else groups) for o in g if o.done < steps]
             if ops:
                 yield WaitUntil(lambda ops=ops: all(o.done >= steps for o in ops), "its bulk groups")
+            for o in retired if alone else ():
+                if o.source is not None:
+                    ag.waited_alone.append(o.source)
+                    o.source = None
             ag.bulk[key] = groups[-max(k, 8) :] if len(groups) > 16 else groups
 
     return True, wait
@@ -236,11 +244,24 @@ def _cp_async(c: Any, op: Op) -> Compiled:
 def generic_written(ag: Agent, memory: Any, dtype: Any, idx: np.ndarray, unit: str, threads: np.ndarray | int) -> None:
     """Marks a generic write by `threads` of the unit: unseen by its other threads until a sync, and by the async proxy
     until a fence (only kernels that have an async proxy care)."""
+    if ag.waited_alone and unit != "T":
+        _check_waited_alone(ag, memory, dtype, idx)
     memory.mark_writer(dtype, idx, (ag.epoch, ag.warp_epoch), threads, ag.warp)
     ag.dirty = ag.wrote = True
     if ag.machine.proxied:
         memory.mark_unfenced(dtype, idx)
         ag.unfenced.append((memory, dtype, idx, unit))
+
+
+def _check_waited_alone(ag: Agent, memory: Any, dtype: Any, idx: np.ndarray) -> None:
+    """All threads of the unit overwrite what a bulk copy reads, while only the first of them knows that it has been read."""
+    for other, of, source in ag.waited_alone:
+        if other is memory and (
+            source is idx or np.intersect1d(source * of.bytes // dtype.bytes, idx, assume_unique=False).size
+        ):
+            raise ag.fault(
+                "race-unit", "the unit overwrites the source of a bulk copy that only its first thread has waited for"
+            )
 
 
 def _cp_commit(c: Any, op: Op) -> Compiled:

@@ -134,8 +134,8 @@ EDIT_LAWS: dict[str, EditLaw] = {
         "PTX ISA, Memory consistency model, races: two unordered accesses of one location of which one writes, asynchronous "
         "copies included",
         "the second write brings the bytes that are there already, so that no order shows",
-        rules=("data/slot-reuse-without-wait", "data/write-into-flight", "data/overwritten-while-read", "data/unsynchronised-write",
-               "data/lane-race", "data/released-before-read"),
+        rules=("data/cp-async-wait-count", "data/slot-reuse-without-wait", "data/write-into-flight",
+               "data/overwritten-while-read", "data/unsynchronised-write", "data/lane-race", "data/released-before-read"),
         kinds=("duplicate",),
         ops=("tma_load", "bulk_load", "cp_async", "store", "stmatrix"),
     ),
