@@ -23,10 +23,10 @@ from cake_ir.diagnostics import CakeError, Diagnostic
 from server.catalog import Catalog
 from server.errors import BadArgument, EngineError, Missing
 from server.evaluate import Evaluator
-from server.failures import Ruling, Symptom, rule_on, shape_of
+from server.failures import Symptom, failure_result, rule_on, shape_of
 from server.fallback import or_unstored
 from server.limits import computation_limit
-from server.programs import Program, Programs, Ref, Unit, Value, apply_edits
+from server.programs import Program, Programs, Ref, Unit, Value, apply_edits, text_of
 from server.results import Artifact, Detail, Result, TextEdit, add_diagnostics, clean, fit, plain
 from server.store import DEFAULT_LIMIT_BYTES, Store, digest, is_id
 from server.wording import (
@@ -116,7 +116,7 @@ class Engine:
             raise BadArgument("edits need base_id", "name the program that they change")
         ref = Ref(text=text, bindings=bindings or {}, target=target, kernel=kernel)
         if json_ir is not None:
-            ref = Ref(text=_text_of(json_ir), bindings=bindings or {}, target=target, kernel=kernel)
+            ref = Ref(text=text_of(json_ir), bindings=bindings or {}, target=target, kernel=kernel)
         if base_id is not None:
             base = self.programs.load(Ref(id=base_id, bindings=bindings or {}, target=target, kernel=kernel))
             ref = Ref(
@@ -417,29 +417,11 @@ class Engine:
             "named_rule": rule,
         }
         count = self.store.put_failure(failure_id, ruling.owner, symptom, record)
-        return fit(self._failure_result(failure_id, ruling, symptom, count, record), detail)
+        return fit(failure_result(failure_id, ruling, symptom, count, record), detail)
 
     def _family(self, program: Program | None) -> list[str]:
         """Kernel names: the same fault in two different kernels is two records."""
         return sorted(k.name for k in program.file.kernels) if program and program.file else []
-
-    def _failure_result(
-        self, failure_id: str, ruling: Ruling, symptom: str, count: int, record: Mapping[str, Any]
-    ) -> Result:
-        seen = "recorded" if count == 1 else f"already known, now seen {count} times"
-        return Result(
-            summary=f"failure {seen}; owner: {ruling.owner}, because {ruling.reason}",
-            status="ok",
-            ids={"failure_id": failure_id, **{k: record[k] for k in ("ir_id", "variant_id") if record[k]}},
-            data={
-                "owner": ruling.owner,
-                "reason": ruling.reason,
-                "symptom": symptom,
-                "count": count,
-                "rules": record["rules"],
-            },
-            next=ruling.next,
-        )
 
     def record_worker_failure(self, symptom: Symptom, unit: Unit, code: str, log: str) -> str:
         """Store a worker that hung or died on an accepted program as evidence against the verifier."""
@@ -518,18 +500,3 @@ def _need(module: str, name: str) -> Any:
         raise Missing(
             "server/component-missing", f"{module}.{name} is not installed here: {exc}", "see `cake doctor`"
         ) from exc
-
-
-def _text_of(obj: Mapping[str, Any]) -> str:
-    """Canonical text of the JSON form. Raises BadArgument with the first fault of a malformed tree."""
-    from cake_ir import from_json, print_file
-
-    parsed = from_json(dict(obj))
-    if parsed.file is None:
-        first = parsed.diagnostics[0].message if parsed.diagnostics else "malformed"
-        raise BadArgument(
-            f"the JSON form is not a program: {first}",
-            "see `cake show FILE --json` for the form",
-            code="args/json-form",
-        )
-    return print_file(parsed.file)

@@ -8,9 +8,11 @@ paths, so that the same fault in another variant meets the same record.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from server.results import Result
 
 Owner = Literal["candidate", "verifier", "cost_model", "vocabulary"]
 Symptom = Literal[
@@ -86,3 +88,20 @@ def rule_on(symptom: Symptom, verdict: str | None, error_rules: Sequence[str], c
 def shape_of(text: str) -> str:
     """An error text without numbers, addresses, quoted names and paths."""
     return " ".join(_VOLATILE.sub("#", text).split())[:300].lower()
+
+
+def failure_result(failure_id: str, ruling: Ruling, symptom: str, count: int, record: Mapping[str, Any]) -> Result:
+    seen = "recorded" if count == 1 else f"already known, now seen {count} times"
+    return Result(
+        summary=f"failure {seen}; owner: {ruling.owner}, because {ruling.reason}",
+        status="ok",
+        ids={"failure_id": failure_id, **{k: record[k] for k in ("ir_id", "variant_id") if record[k]}},
+        data={
+            "owner": ruling.owner,
+            "reason": ruling.reason,
+            "symptom": symptom,
+            "count": count,
+            "rules": record["rules"],
+        },
+        next=ruling.next,
+    )

@@ -256,3 +256,18 @@ def _check_target(target: str, kernels: Sequence[Kernel]) -> None:
             "name one of its targets, or add the target to @kernel(target=...) if the program is legal there",
             code="args/target-not-named",
         )
+
+
+def text_of(obj: Mapping[str, Any]) -> str:
+    """Canonical text of the JSON form. Raises BadArgument with the first fault of a malformed tree."""
+    from cake_ir import from_json, print_file
+
+    parsed = from_json(dict(obj))
+    if parsed.file is None:
+        first = parsed.diagnostics[0].message if parsed.diagnostics else "malformed"
+        raise BadArgument(
+            f"the JSON form is not a program: {first}",
+            "see `cake show FILE --json` for the form",
+            code="args/json-form",
+        )
+    return print_file(parsed.file)
