@@ -280,11 +280,11 @@ HUGE: dict[str, str | bytes] = {
 @pytest.mark.parametrize("kind", HUGE)
 def test_huge_input_is_turned_away_at_once(kind: str) -> None:
     text = HUGE[kind]
-    start = time.perf_counter()
+    start = time.process_time()
     result = parse(text)
-    spent = time.perf_counter() - start
+    spent = time.process_time() - start
     assert result.file is None and 1 <= len(result.diagnostics) <= 20
-    assert spent < 0.5, spent  # milliseconds on an idle core
+    assert spent < 10, "milliseconds when idle; the parser behind the gate would take minutes"
 
 
 def test_open_bracket_is_reported_where_it_was_opened() -> None:

@@ -78,7 +78,7 @@ async def test_cancelling_the_call_ends_the_child(client: Client) -> None:
     begin = time.monotonic()
     with anyio.move_on_after(1.0) as scope:
         await slow_call(client, 300)
-    assert scope.cancelled_caught and time.monotonic() - begin < 4
+    assert scope.cancelled_caught and time.monotonic() - begin < 30
     await until_idle()
 
 
