@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from cake_ir.bound import Assume, BoundKernel, Op, SConst, SOp, SVar, sx_vars, walk
+from cake_ir.bound import Assume, BarUse, BoundKernel, Op, SConst, SOp, SVar, sx_vars, walk
 from cake_ir.diagnostics import Span
 from cake_ir.memo import memo
 from cake_ir.skeleton import (
@@ -31,6 +31,7 @@ from cake_ir.skeleton import (
 MAX_WITNESSES = 12
 DIM_LIMIT = 8192
 PROBE_LIMIT = 1200
+REACH_TRIES = 11
 RUN_LIMIT = 20_000
 """Events of one witness over all its agents; a shape that needs more is named as undecided."""
 
@@ -348,8 +349,8 @@ class _Search:
     def combine(self) -> WitnessSet:
         ring = (
             sorted({0, 1} | {u for s in self.stages if s > 1 for u in (s - 1, s, s + 1, 2 * s + 1)})
-            if self.stages
-            else [0, 1, 2, 3]
+            if any(s > 1 for s in self.stages)
+            else [0, 1, 2, 3]  # rings of one slot wrap with every use
         )
         ring = [u for u in ring if u >= 0]
         depth_dims = [i for i, (k, _) in self.steps.items() if k == "depth"]
@@ -412,8 +413,37 @@ class _Search:
                 unmet.append(f"{goal}: {why} ({shape})")
             else:
                 chosen.setdefault((witness.dims, witness.sms, witness.oracle), witness)
+        self.reach(chosen)
         found = tuple(chosen.values())[:MAX_WITNESSES]
         return WitnessSet(found, *self.coverage(found, unmet), longest)
+
+    def reach(self, chosen: dict[Any, Witness]) -> None:
+        """Adds witnesses for barrier ops that no chosen one executes: a loop that starts at 1 over an extent which is 1 in
+        all of them hides everything inside it, and counts of what never ran mean nothing."""
+        missing = {
+            s.site
+            for s in walk(self.bound.body)
+            if isinstance(s, Op) and any(isinstance(v, BarUse) for v in s.operands.values())
+        }
+        for w in chosen.values():
+            missing -= _executed(self.bound, w)
+        if not missing or not chosen:
+            return
+        n = len(self.small)
+        larger = [
+            tuple(v + (j == i) * k * self.granules[j] for j, v in enumerate(self.small)) for i in range(n) for k in (1, 2)
+        ]
+        larger.append(tuple(v + 2 * g for v, g in zip(self.small, self.granules, strict=True)))
+        for values in larger[-REACH_TRIES:]:
+            if not self.admits(values, self.cluster):
+                continue
+            for k in (0, 1):
+                _, w = self.try_witness(values, self.cluster, k, 2, "an op that nothing else reaches")
+                if w is not None and _executed(self.bound, w) & missing:
+                    chosen.setdefault((w.dims, w.sms, w.oracle), w)
+                    missing -= _executed(self.bound, w)
+                if not missing:
+                    return
 
     def coverage(self, found: tuple[Witness, ...], unmet: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(goals met, goals not met), read off the traces: totals of uses per ring length."""
@@ -492,6 +522,11 @@ class _Search:
             if distance == 0:
                 break
         return best
+
+
+def _executed(bound: BoundKernel, w: Witness) -> set[int]:
+    """Sites of the ops that a witness runs."""
+    return {e.node.site for t in traces(bound, w) for e in iter_events(t.events) if isinstance(e.node, Op)}
 
 
 def _launch_vars(bound: BoundKernel) -> set[Any]:

@@ -79,6 +79,8 @@ class Accesses:
         whole: bool = True,
     ) -> None:
         """One access of a view: compared with what it meets, then recorded. mode: read | write | update."""
+        if v.use < 0:
+            explain.negative_view(self, u, e, v, mode)
         ticks = (u.tick, u.tick_l)
         proxy = engine in ASYNC and v.view.buffer.space == "smem"
         for cell, box in self.storage.locate(v):

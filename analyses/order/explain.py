@@ -249,6 +249,20 @@ def negative(m: Machine, u: Unit, e: Event, slot: Slot, use: int) -> None:
     )
 
 
+def negative_view(m: Any, u: Unit, e: Event, v: ViewAt, mode: str) -> None:
+    """A slot below the first. What reads there mostly reads what nothing has written, which says more."""
+    name = v.view.buffer.name
+    m.log.add(
+        "late" if mode == "read" else "data",
+        rule.NEGATIVE_USE,
+        e.node.span,
+        f"{name_of(e)} names use {v.use} of {name}",
+        role=u.role.name,
+        resource=name,
+        op=name_of(e),
+    )
+
+
 def named_overrun(m: Machine, u: Unit, e: Event, key: Any, number: int) -> None:
     name = f"{key[1].name}[{key[2]}]"
     m.log.add(

@@ -69,14 +69,21 @@ REJECTED: dict[str, tuple[Path, str | None, tuple[tuple[str, str], ...], str]] =
         SKETCHES / "07_kda.cake", "kda_prefill", (("free = mbarrier(stages=STAGES)", "free = mbarrier(stages=STAGES - 1)"),),
         "sync/phase-missed",
     ),
+    "a slot below the first of a ring of one": (
+        SKETCHES / "08_knn_sm90.cake", "knn_partial", (("tma_load(c_s[n], db", "tma_load(c_s[n - 1], db"),), "sync/negative-use",
+    ),
+    "a ring of one slot refilled unguarded": (
+        SKETCHES / "08_knn_sm90.cake", "knn_partial", (("wait(free[n - STAGES])", "wait(q_full[n - STAGES])"),),
+        "data/slot-reuse-without-wait",
+    ),
 }  # fmt: skip
+BINDINGS = {"kda_prefill": {"STAGES": 2}, "knn_partial": {"STAGES": 1, "D": 64}}
 
 
 @pytest.mark.parametrize("name", REJECTED)
 def test_is_rejected_by_this_rule_alone(name: str) -> None:
     path, kernel, edits, rule = REJECTED[name]
-    bindings = {"STAGES": 2} if kernel == "kda_prefill" else {}
-    report = verify(bound(path, edits, kernel, **bindings))
+    report = verify(bound(path, edits, kernel, **BINDINGS.get(kernel or "", {})))
     assert {d.rule for d in report.diagnostics if d.severity == "error"} == {rule}, [d.render() for d in report.diagnostics]
 
 

@@ -135,9 +135,10 @@ EDIT_LAWS: dict[str, EditLaw] = {
         "copies included",
         "the second write brings the bytes that are there already, so that no order shows",
         rules=("data/cp-async-wait-count", "data/slot-reuse-without-wait", "data/write-into-flight",
-               "data/overwritten-while-read", "data/unsynchronised-write", "data/lane-race", "data/released-before-read"),
-        kinds=("duplicate",),
-        ops=("tma_load", "bulk_load", "cp_async", "store", "stmatrix"),
+               "data/overwritten-while-read", "data/unsynchronised-write", "data/unsynchronised-read", "data/lane-race",
+               "data/released-before-read"),
+        kinds=("duplicate", "predicate"),
+        ops=("tma_load", "bulk_load", "cp_async", "store", "stmatrix", "if"),
     ),
     "wait by one thread": EditLaw(
         "PTX ISA, mbarrier.try_wait: the executing thread waits and acquires, nobody else",

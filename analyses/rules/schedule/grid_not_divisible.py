@@ -70,19 +70,22 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
 
 
 def _small_grids(ctx: Context) -> Iterator[Diagnostic]:
-    """Extents 1 to 3: the witnesses may all have a multiple by chance (a factor that is large in each of them)."""
+    """One SM more, and extents 1 to 3: the witnesses may all have a multiple by chance (a factor that is large in each of them)."""
     launch = ctx.bound.launch
     skeleton = compile_skeleton(ctx.bound)
     names = list(ctx.bound.dims)
-    sms = ctx.derived.witnesses[0].sms if ctx.derived.witnesses else 1
-    for values in itertools.islice(itertools.product((1, 2, 3), repeat=len(names)), PROBES):
-        shape: dict[str, int] = dict(zip(names, values, strict=True))
+    least = ctx.derived.witnesses[0].sms if ctx.derived.witnesses else 1
+    odd = ((w.shape, w.sms + 1) for w in ctx.derived.witnesses)
+    small: Iterator[tuple[dict[str, int], int]] = (
+        (dict(zip(names, v, strict=True)), least) for v in itertools.product((1, 2, 3), repeat=len(names))
+    )
+    for shape, sms in itertools.islice(itertools.chain(odd, small), PROBES):
         env = skeleton.environment(shape, {}, sms)
         if not skeleton.admits(env):
             continue
         count = skeleton.cta_count(env)
         if count > 0 and count % launch.cluster:
-            said = ", ".join(f"{k}={v}" for k, v in shape.items())
+            said = ", ".join(f"{k}={v}" for k, v in {**shape, "device.sms": sms}.items())
             yield ctx.finding(
                 RULE.id,
                 "error",

@@ -1,6 +1,7 @@
-"""**Checks.** Only waits may name a negative use number (they pass).
+"""**Checks.** Only waits may name a negative use number (they pass); arrivals, copies and views of staged tiles may not.
 
-**Why.** There is no completion -1 to arrive for: the arrival would count for another use.
+**Why.** There is no completion -1 to arrive for, and no slot -1: the arrival would count for another use, the access would leave
+the tile.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ RULE = Rule(
     id="sync/negative-use",
     severity="error",
     layer="progress",
-    title="An arrival for a use below zero",
+    title="An arrival or access for a use below zero",
     source="PTX ISA, 'mbarrier'",
     line=18,
 )
