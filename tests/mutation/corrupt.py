@@ -17,8 +17,9 @@ from analyses.value import compile as value_compile
 from tests.mutation.evaluate import evaluate
 from tests.mutation.judge import judge
 from tests.mutation.mutants import entries
-from tests.mutation.operators import Editor
+from tests.mutation.operators import SYNC_OPS, Editor
 from tests.mutation.subjects import Subject, subjects
+from tests.mutation.tree import called, nodes
 
 BLIND = {
     "griddep_wait": "there is no predecessor grid in one launch; the order reading alone decides",
@@ -32,13 +33,18 @@ BLIND = {
 
 
 def users(op: str) -> list[Subject]:
-    """Subjects that use an op, cheapest first in the order of the list."""
+    """Subjects that use an op, as a statement or inside an expression."""
     found = []
     for s in subjects():
         ed = Editor(s.tree)
-        if any(ed.op(p.node) == op for p in ed.places):
+        if any(ed.op(p.node) == op for p in ed.places) or (
+            op not in SYNC_OPS and any(called(n) == SPELLING.get(op, op) for _, n in nodes(s.tree))
+        ):
             found.append(s)
     return found
+
+
+SPELLING = {"load_scalar": "load", "store_scalar": "store"}
 
 
 def _silent(c: Any, op: Any) -> tuple[bool, Callable[[Any], Any]]:

@@ -144,7 +144,7 @@ EDIT_LAWS: dict[str, EditLaw] = {
         "PTX ISA, mbarrier.try_wait: the executing thread waits and acquires, nobody else",
         "an agent of the value reading is a whole unit, and it waits as a whole",
         rules=("data/read-before-arrival", "data/write-into-flight", "data/slot-reuse-without-wait", "data/unsynchronised-read",
-               "data/unsynchronised-write"),
+               "data/unsynchronised-write", "data/tcgen05-commit-missing"),
         kinds=("role",),
         ops=("wait",),
         words="by one thread",

@@ -206,12 +206,13 @@ def write(path: Path, records: Sequence[dict[str, Any]], seed: int, trials: Sequ
 
 def judge_trials() -> list[dict[str, Any]]:
     """Every corruption of `corrupt`, as JSON objects."""
-    from tests.mutation.corrupt import BLIND, try_value, try_verifier
+    from cake_ir.ops import registry
+    from tests.mutation.corrupt import BLIND, try_value, try_verifier, users
     from tests.mutation.operators import SYNC_OPS
 
     found = []
-    for op in sorted(SYNC_OPS - set(BLIND)):
-        for trial in (try_value(op), try_verifier(op)):
+    for op in sorted(op for op in registry() if op not in BLIND and users(op)):
+        for trial in (try_value(op), *((try_verifier(op),) if op in SYNC_OPS else ())):
             found.append(asdict(trial))
             state = "shows" if trial.found else "DOES NOT SHOW"
             print(f"judge: {trial.name:24} {state}  {trial.example[:110]}", file=sys.stderr, flush=True)
