@@ -24,6 +24,7 @@ from cake_ir.bound import (
     SOp,
     SVar,
     Tensor,
+    While,
     sx_vars,
     walk,
 )
@@ -33,6 +34,7 @@ from cake_ir.skeleton import AssumeViolated, Skeleton, SkeletonLimit
 from cake_ir.witness import Witness, iter_events, witnesses
 
 UNWRITTEN, TWICE, OUTSIDE = "data/output-unwritten", "data/output-written-twice", "data/global-out-of-bounds"
+RACE = "data/global-race"
 LIMIT = 20_000
 """Events and loop steps of one witness; a shape that needs more is left out."""
 AGENTS = 1200
@@ -147,7 +149,7 @@ def _mode(op: Op, operand: str) -> str:
 
 def _wanted(op: Op, operand: str, r: Region, writes: bool) -> bool:
     if writes:
-        return r.tensor.direction == "Out" and _mode(op, operand) == "write"
+        return (r.tensor.direction == "Out" and _mode(op, operand) == "write") or r.tensor.direction == "InOut"
     return op.name in UNCLIPPED or any(
         d.kind == "index" or (d.kind == "slice" and not _counts_up(d.start)) for d in r.dims
     )
@@ -226,7 +228,8 @@ def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
         skeleton = _Regions(bound, facts)
         agents = 0
         chosen = sorted(witnesses(bound).witnesses, key=lambda w: w.cta_count)
-        for w in [*chosen, *(_larger(skeleton, chosen[0]) if writes and chosen else ())]:
+        full = [w for w in chosen if all(w.shape.values())]  # an empty tensor has no holes
+        for w in [*chosen, *(_larger(skeleton, full[0]) if writes and full else ())]:
             agents += w.cta_count * len(bound.roles)
             if agents > AGENTS and agents > w.cta_count * len(bound.roles):
                 break
@@ -273,16 +276,18 @@ def _check(skeleton: _Regions, facts: _Facts, w: Witness, writes: bool) -> Itera
     shapes = {t: tuple(int(e(env)) for e in skeleton._extent[t]) for t in bound.tensors}
     counts: dict[Tensor, Any] = {}
     for t in bound.tensors:
-        size = 1
-        for n in shapes[t]:
-            size *= n
-        if writes and t.direction == "Out" and 0 < size <= ELEMENTS:
+        if writes and t.direction == "Out" and 0 < _size(shapes[t]) <= ELEMENTS:
             counts[t] = np.zeros(shapes[t], np.uint8)
     ctas = (
         None
         if writes
         else tuple(sorted({*w.ctas, *(c for c in (0, 1, w.cta_count - 2, w.cta_count - 1) if 0 <= c < w.cta_count)}))
     )
+    shared = {
+        t: _Owners(shapes[t]) for t in bound.tensors if t.direction == "InOut" and 0 < _size(shapes[t]) <= ELEMENTS
+    }
+    if not writes or _ordered(bound):
+        shared = {}
     last: dict[Tensor, Op] = {}
     skeleton.trail.clear()
     try:
@@ -310,6 +315,12 @@ def _check(skeleton: _Regions, facts: _Facts, w: Witness, writes: bool) -> Itera
                 if fault:
                     yield _finding(bound, OUTSIDE, op.span, f"{op.name} {fault}", t, w, op, trace)
                     return
+                if t in shared:
+                    other = shared[t].meet(trace, op, _mode(op, name), at.dims)
+                    if other is not None:
+                        text = f"{op.name} touches elements of {t.name} that {other[1]} touches ({other[0].name}), nothing orders the two"
+                        yield _finding(bound, RACE, op.span, text, t, w, op, trace, other[0])
+                        return
                 if t not in counts or _mode(op, name) != "write":
                     continue
                 part = counts[t][tuple(slice(a, max(a, b)) for a, b in at.dims)]
@@ -330,6 +341,62 @@ def _check(skeleton: _Regions, facts: _Facts, w: Witness, writes: bool) -> Itera
             op = writers[t][0][0]
             text = f"{len(holes)} of {count.size} elements of {t.name} are never written, the first is {t.name}{holes[0].tolist()}"
             yield _finding(bound, UNWRITTEN, op.span, text, t, w, op, None)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+
+def _ordered(bound: BoundKernel) -> bool:
+    """Whether the kernel has anything that may order the accesses of two agents to global memory."""
+    return any(
+        isinstance(s, While)
+        or (
+            isinstance(s, Op)
+            and s.name in ("wait", "arrive", "sync", "named_arrive")
+            and s.attrs.get("scope") != "warp"
+        )
+        for s in walk(bound.body)
+    )
+
+
+class _Owners:
+    """Who read and who wrote the elements of an InOut tensor: numbers of agents, 0 nobody, -1 several."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        import numpy as np
+
+        self.read, self.written = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        self.agents: list[Any] = []
+        self.ops: dict[tuple[int, str], Op] = {}
+
+    def meet(self, trace: Any, op: Op, mode: str, dims: tuple[tuple[int, int], ...]) -> tuple[Op, str] | None:
+        """Notes an access; the op and agent that it meets unordered. Reductions (update) may meet each other."""
+        if mode == "update":
+            return None
+        if not self.agents or self.agents[-1] is not trace:
+            self.agents.append(trace)
+        me, part = len(self.agents), tuple(slice(a, max(a, b)) for a, b in dims)
+        self.ops[me, mode] = op
+        for how, store in (("write", self.written), ("read", self.read))[: 1 if mode == "read" else 2]:
+            here = store[part]
+            foreign = here[(here != 0) & (here != me)]
+            if foreign.size:
+                who = max(int(foreign[0]), 1)  # of several readers the first
+                return self.ops.get((who, how), op), self.agents[who - 1].label
+        store = self.read if mode == "read" else self.written
+        here = store[part]
+        here[...] = here * 0 + me if mode == "write" else self._joined(here, me)
+        return None
+
+    @staticmethod
+    def _joined(here: Any, me: int) -> Any:
+        import numpy as np
+
+        return np.where((here == 0) | (here == me), me, -1)
 
 
 def _writers(bound: BoundKernel) -> dict[Tensor, list[tuple[Op, Region]]]:
@@ -365,6 +432,7 @@ def _outside(
 CONTRACTS = {
     UNWRITTEN: "Out: every element is written exactly once.",
     TWICE: "Out: every element is written exactly once.",
+    RACE: "Two agents touch one element of a tensor only if both read it, or if something orders them.",
     OUTSIDE: "An index lies inside its dimension; a region starts at 0 or later (only its end is clipped).",
 }
 

@@ -112,6 +112,9 @@ LAWS: dict[str, Law] = {
         "Cake: counts and bytes are launch constants", "counts are taken from the launch at hand"
     ),
     "language/where-unsatisfied": Law("Cake: a binding satisfies `where`", "not run"),
+    "schedule/grid-not-divisible": Law(
+        "CUDA programming guide, clusters: the grid is a multiple of the cluster", "all launches of the judge happen to divide"
+    ),
     "sync/named-left-open": Law(
         "PTX ISA, bar, barrier: a barrier is re-initialised by its completion alone",
         "every CTA of the value reading gets fresh barriers, so that a count left behind meets nobody",

@@ -1,0 +1,40 @@
+"""**Checks.** On the witness shapes no element of an `InOut` tensor is written by one role instance and touched by another, in a
+kernel that has no barrier, no rendezvous and no polling loop at all.
+
+**Why.** Whether the old or the new value is read, and which of two writes stays, depends on the schedule.
+
+**Limits.** In kernels with synchronisation global accesses are not ordered here; evaluation compares schedules. Reductions may meet.
+"""
+
+from __future__ import annotations
+
+from analyses.rules import Rule
+
+RULE = Rule(
+    id="data/global-race",
+    severity="error",
+    layer="data",
+    title="Unordered accesses to one element of a tensor",
+    source="PTX ISA, 'Memory Consistency Model': data races",
+    line=6,
+)
+
+REJECTED = """
+@kernel(target="sm_90a")
+def rows(state: InOut[f32, M, 64]):
+    launch(ctas=M)
+    team = role(warp, count=2)
+    with team as w:
+        v = load(state[cta, :], vec(1).cols[64])
+        store(state[cta, :], v + v)
+"""
+
+ACCEPTED = """
+@kernel(target="sm_90a")
+def rows(state: InOut[f32, M, 64]):
+    launch(ctas=M)
+    team = role(warp, count=2)
+    with team as w:
+        v = load(state[cta, 32 * w:], vec(1).cols[32])
+        store(state[cta, 32 * w:], v + v)
+"""
