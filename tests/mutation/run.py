@@ -1,7 +1,7 @@
 """The run: plan, sample, worker processes, a log that a later run (also on another machine) continues, report.
 
     python -m tests.mutation.run [--jobs N] [--limit N] [--seed S] [--kernel PART] [--kind K] [--shard I/N]
-                                 [--log FILE] [--write FILE] [--no-fixes] [--list OUTCOME] [--show ID]
+                                 [--log FILE] [--write FILE] [--no-fixes] [--report] [--list OUTCOME] [--show ID]
 
 The log has one JSON object a line; mutants whose id is in it are not run again. Logs of several machines are joined by
 `cat`. Exit 0: no false accept, no unexplained reject, no crash. 1: some. 2: bad arguments.
@@ -128,6 +128,7 @@ def execute(todo: Sequence[Entry], jobs: int, fixes: bool) -> Iterator[dict[str,
             batches[-1].append((e.subject, e.index, e.id))
         else:
             batches.append([(e.subject, e.index, e.id)])
+    random.Random(len(batches)).shuffle(batches)  # a run that is stopped has seen something of every subject
     if jobs <= 1:
         for b in batches:
             yield from _work(b, fixes)
@@ -243,6 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli.add_argument("--write", type=Path, help="write the report here (corpus/results/mutation.json)")
     cli.add_argument("--no-fixes", action="store_true", help="do not look for fixes (faster)")
     cli.add_argument("--no-judge-test", action="store_true", help="leave the test of the judge out of the report")
+    cli.add_argument("--report", action="store_true", help="run nothing: report on what the log has")
     cli.add_argument("--list", choices=OUTCOMES, help="list the logged mutants of an outcome and end")
     cli.add_argument("--show", metavar="ID", help="print the text of one mutant and end")
     args = cli.parse_args(argv)
@@ -267,9 +269,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"--shard: {problem}", file=sys.stderr)
         return 2
     logged = read_log(args.log)
-    todo = [e for e in chosen if e.id not in logged]
+    todo = [] if args.report else [e for e in chosen if e.id not in logged]
     print(
-        f"{len(plan)} mutants planned, {len(chosen)} chosen, {len(chosen) - len(todo)} already logged",
+        f"{len(plan)} mutants planned, {len(chosen)} chosen, {sum(e.id in logged for e in chosen)} already logged",
         file=sys.stderr,
         flush=True,
     )
