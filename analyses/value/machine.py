@@ -155,7 +155,6 @@ class Agent:
     def synced(self) -> None:
         """The threads of the unit have met: what they wrote before is visible to all of them."""
         self.epoch, self.dirty = self.machine.new_epoch(), False
-        self.waited_alone.clear()
 
     def warp_synced(self) -> None:
         """The lanes of a warp inside `warps()` have met; the other warps have not."""

@@ -200,7 +200,7 @@ def _wait_bulk(c: Any, op: Op) -> Compiled:
     keys = ("T",) if op.unit == "T" else ("T", "G")
     k = _depth(op)
     steps = 1 if op.name == "bulk_wait_read" else 2
-    alone = op.unit == "T" and c.role.unit != "thread"
+    alone = c.role.unit != "thread"  # each thread waits for its own copies
 
     def wait(ag: Agent) -> Iterator[Any]:
         for key in keys:
@@ -260,7 +260,7 @@ def _check_waited_alone(ag: Agent, memory: Any, dtype: Any, idx: np.ndarray) -> 
             source is idx or np.intersect1d(source * of.bytes // dtype.bytes, idx, assume_unique=False).size
         ):
             raise ag.fault(
-                "race-unit", "the unit overwrites the source of a bulk copy that only its first thread has waited for"
+                "race-unit", "the unit overwrites the source of a bulk copy that only the issuing thread has waited for"
             )
 
 

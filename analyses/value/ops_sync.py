@@ -120,6 +120,7 @@ def _synced_warp(ag: Agent) -> None:
         ag.warp_synced()
     elif ag.weight == 1:
         ag.synced()
+        ag.waited_alone.clear()
 
 
 def _sync(c: Any, op: Op) -> Compiled:
@@ -133,6 +134,7 @@ def _sync(c: Any, op: Op) -> Compiled:
 
         def named(ag: Agent) -> Iterator[Any]:
             ag.synced()
+            ag.waited_alone.clear()
             n = use(ag.env)
             _check_number(ag, barrier, n)
             m = _named(ag, barrier, n)
@@ -144,6 +146,7 @@ def _sync(c: Any, op: Op) -> Compiled:
 
     def meet(ag: Agent) -> Iterator[Any]:
         ag.synced()
+        ag.waited_alone.clear()
         if scope == "warpgroup":
             if ag.warp is None:
                 return
