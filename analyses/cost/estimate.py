@@ -136,9 +136,8 @@ class _Walk:
                 entry[0] += clocks * times * count
         if role is not None and not overlapped:
             # alone, a unit of w warps reaches w/4 of the SM's lanes; the tensor core serves one unit at full rate
-            spread = min(1.0, 4 * count / 4) if role.unit != "warp" else min(1.0, count / 4)
             own = sum(c for r, c in work.items() if r in ("fma", "alu", "sfu", "shuffle"))
-            scale = 1.0 if role.unit == "warpgroup" else 4.0 * spread / max(1, count) if role.unit == "warp" else 1.0
+            scale = min(1.0, 4.0 / count) if role.unit == "warp" else 1.0
             self.roles[role.name] += times * (
                 own * scale + work.get("tensor", 0.0) + work.get("smem", 0.0) * (work.get("tensor", 0.0) == 0.0)
             )
@@ -280,14 +279,9 @@ def _resident(bound: B.BoundKernel, smem: int) -> int:
 
 def _average_fraction(bound: B.BoundKernel, walk: _Walk, ctas: int) -> float:
     """Work of the average CTA over that of CTA 0: persistent loops give the first clusters one tile more."""
+    first = {bound.builtins["cluster_id"], bound.builtins["cta"]}
     for s in bound.body:
-        if isinstance(s, B.For) and walk.bound.builtins["cluster_id"] in B.sx_vars(s.start) | (
-            {bound.builtins["cta"]} & B.sx_vars(s.start)
-        ):
-            count, step = walk.value(s.stop), max(1, walk.value(s.step))
-            trips = -(-count // step)
-            return count / (trips * step) if trips else 1.0
-        if isinstance(s, B.For) and bound.builtins["cta"] in B.sx_vars(s.start):
+        if isinstance(s, B.For) and first & B.sx_vars(s.start):
             count, step = walk.value(s.stop), max(1, walk.value(s.step))
             trips = -(-count // step)
             return count / (trips * step) if trips else 1.0

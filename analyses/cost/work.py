@@ -98,12 +98,10 @@ def op_work(op: B.Op, rates: Rates, cluster: int, warps: int) -> Work:
         t, a = o["acc"].type, o["a"].type
         w["tensor"] += 2.0 * t.rows * t.cols * a.cols / rates.tensor(a.dtype.bits) / rates.mma_sync
     elif name == "tcgen05_mma":
-        group = op.attrs["cta_group"]
         n, k = o["acc"].shape[1], o["a"].shape[1]
         # a pair's product keeps both SMs busy for the same time
         w["tensor"] += 2.0 * 128 * n * k / rates.tensor(o["a"].buffer.dtype.bits)
         w["smem"] += (_tile(o["a"]) + _tile(o["b"])) / rates.smem
-        w["pair"] += group
     elif name in ("load", "store", "ldmatrix", "stmatrix", "load_scalar", "store_scalar"):
         memory = next(o[k] for k in ("src", "dst", "view") if k in o)
         if isinstance(memory, B.View):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cake_ir.bound import SX, Buffer, Role, ScalarVar, Tensor, View
+from cake_ir.bound import SX, Buffer, View
 from cake_ir.diagnostics import Span
 from cake_ir.layouts import Layout
 
@@ -112,7 +112,3 @@ class Named:
 
     value: Any
     owner: str | None
-
-
-RuntimeName = ScalarVar
-StaticObject = (Tensor, Buffer, Role)
