@@ -1,0 +1,94 @@
+"""The report card of docs/verifier.md: recall, precision and latency, from what the engine's own runs wrote.
+
+Sources: corpus/results/mutation.json (`dev.py mutation --write`) and corpus/results/verify-latency.json
+(`tools/verify_latency.py`). A figure that no run has written is left out, never typed by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "corpus" / "results"
+BEGIN = "<!-- report card: written by tools/gen_docs.py, do not edit -->"
+END = "<!-- end of the report card -->"
+
+
+def with_card(page: str, card: str) -> str:
+    """The page with the text between the marks replaced. Raises ValueError if the marks are not there once each."""
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise ValueError("docs/verifier.md needs both marks of the report card once")
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{card}{END}{after}"
+
+
+def percent(part: int, whole: int) -> str:
+    """part of whole in words, `-` of nothing."""
+    return f"{100 * part / whole:.1f} % ({part:,} of {whole:,})" if whole else "-"
+
+
+def mutation_card(m: dict[str, Any]) -> str:
+    """Totals and the table by kind of a mutation run.
+
+    Recall counts programs that fault, race or hang under the judge; programs with one well-defined result that is not the
+    contract's are a second line, since no text says which function was meant. Precision is strict (only rejects that a run
+    shows to be wrong count) and with the laws of tests/mutation/explained.py.
+    """
+    true, missed, other = m["true_rejects"], m["false_accepts"], m["accepted_other_function"]
+    explained, wrong = m["explained_rejects"], m["false_rejects_unexplained"]
+    rejects = true + explained + wrong
+    rows = [
+        ("mutants that bind", f"{m['mutants']:,}, of them {m['synchronisation']:,} edits of synchronisation"),
+        ("recall: faults, races, hangs that are rejected", percent(true, true + missed)),
+        ("recall when another well-defined result counts as a fault too", percent(true, true + missed + other)),
+        (
+            "precision: rejects that a run or a law of the hardware shows to be wrong",
+            percent(true + explained, rejects),
+        ),
+        ("precision, shown by a run of the value reading alone", percent(true, rejects)),
+        ("false accepts; unexplained rejects", f"{missed}; {wrong}"),
+        ("findings per fault, median", f"{m['median_findings']:g}"),
+        ("primary finding on the edit or its counterpart", f"{100 * m['span_on_edit']:.1f} %"),
+        ("verified fix offered, single synchronisation edits", f"{100 * m['fix_offered']:.1f} %"),
+    ]
+    lines = [
+        f"Mutation run at commit `{m['commit'][:12]}` (`corpus/results/mutation.json`):",
+        "",
+        "| measure | value |",
+        "| --- | --- |",
+    ]
+    lines += [f"| {name} | {value} |" for name, value in rows]
+    lines += [
+        "",
+        "| kind | mutants | true rejects | explained | unexplained | true accepts | other function | false accepts |",
+    ]
+    lines += ["| --- |" + " ---: |" * 7]
+    columns = (
+        "mutants",
+        "true reject",
+        "explained reject",
+        "unexplained reject",
+        "true accept",
+        "other function",
+        "false accept",
+    )
+    for kind, row in m["by_kind"].items():
+        lines.append(f"| {kind} | " + " | ".join(f"{row.get(c, 0):,}" for c in columns) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def card() -> str:
+    """The text between the marks."""
+    parts = []
+    mutation = RESULTS / "mutation.json"
+    if mutation.exists():
+        parts.append(mutation_card(json.loads(mutation.read_text(encoding="utf-8"))))
+    return "\n" + "\n".join(parts) + "\n" if parts else "\nNo run has been recorded.\n\n"
+
+
+def verifier_page() -> str:
+    """docs/verifier.md with the present report card."""
+    return with_card((ROOT / "docs" / "verifier.md").read_text(encoding="utf-8"), card())
