@@ -60,6 +60,9 @@ class Record:
     judge_first: str = ""
     judge_line: int = 0
     verify_ms: float = 0.0
+    """Processor time of derivation and all readings of the verifier; fixes apart."""
+    fix_ms: float = 0.0
+    """Processor time of the search for fixes, every candidate re-verified."""
     seconds: float = 0.0
 
 
@@ -104,7 +107,9 @@ def evaluate(name: str, index: int, mutant_id: str, *, fixes: bool = True) -> Re
         if errors is not None:
             _found(record, errors, m, parsed.file)
             if errors and fixes:
+                started = signal_time()
                 record.fix = _fixed(errors, text, bindings, subject.target)
+                record.fix_ms = round(1e3 * (signal_time() - started), 1)
             _judge(record, subject, result.bound)
     record.seconds = round(time.process_time() - begin, 3)
     return record

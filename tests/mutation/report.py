@@ -65,6 +65,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "span_on_edit_exactly": share(sum(r["where"] == "edit" for r in faults), len(faults)),
         "fix_offered": share(sum(r["fix"] for r in sync), len(sync)),
         "verify_ms_p95": p95([r["verify_ms"] for r in bound if r["verify_ms"]]),
+        "verify_and_fix_ms_p95": p95([r["verify_ms"] + r.get("fix_ms", 0.0) for r in bound if r["verify_ms"]]),
         "explained_by": {
             law: {"count": n, "source": (LAWS | EDIT_LAWS)[law].source} for law, n in sorted(explained.items())
         },

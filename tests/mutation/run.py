@@ -1,24 +1,30 @@
 """The run: plan, sample, worker processes, a log that a later run (also on another machine) continues, report.
 
     python -m tests.mutation.run [--jobs N] [--limit N] [--seed S] [--kernel PART] [--kind K] [--shard I/N]
-                                 [--log FILE] [--write FILE] [--no-fixes] [--report] [--list OUTCOME] [--show ID]
+                                 [--log FILE] [--write FILE] [--no-fixes] [--report] [--any-code] [--list OUTCOME]
+                                 [--show ID]
 
-The log has one JSON object a line; mutants whose id is in it are not run again. Logs of several machines are joined by
-`cat`. Exit 0: no false accept, no unexplained reject, no crash. 1: some. 2: bad arguments.
+The log has one JSON object a line, stamped with a hash of the code that wrote it and with the machine. Mutants that this very
+code has logged are not run again; lines of other code count for nothing unless `--any-code` says so. Logs of several machines
+are joined by `cat`. Exit 0: no false accept, no unexplained reject, no crash. 1: some. 2: bad arguments.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import platform
 import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +96,28 @@ def shard(plan: Sequence[Entry], part: str) -> list[Entry]:
     return [e for e in plan if int(e.id.removeprefix("ir_")[:8], 16) % n == i - 1]
 
 
-def read_log(path: Path) -> dict[str, dict[str, Any]]:
-    """The records of a log by id; a torn last line (a killed run) is left out."""
+CODE = ("cake_ir", "analyses", "corpus/kernels", "corpus/contracts", "tests/mutation", "tests/data", "tests/reference")
+"""What a record depends on: language, verifier and judge, subjects and their references."""
+
+
+@lru_cache(maxsize=1)
+def code_hash() -> str:
+    """12 hexadecimal digits over the sources in `CODE`, the same on every machine."""
+    total = hashlib.sha256()
+    for folder in CODE:
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix in (".py", ".cake", ".json") and file.is_file():
+                total.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return total.hexdigest()[:12]
+
+
+def machine() -> str:
+    """The machine in words, for the log."""
+    return f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def read_log(path: Path, code: str = "") -> dict[str, dict[str, Any]]:
+    """The records of a log by id, with `code` only those that it wrote; a torn last line (a killed run) is left out."""
     found: dict[str, dict[str, Any]] = {}
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -99,12 +125,14 @@ def read_log(path: Path) -> dict[str, dict[str, Any]]:
                 r = json.loads(line)
             except ValueError:
                 continue
-            found[r["id"]] = r
+            if not code or r.get("code") == code:
+                found[r["id"]] = r
     return found
 
 
 def _work(batch: list[tuple[str, int, str]], fixes: bool) -> list[dict[str, Any]]:
-    return [to_json(evaluate(name, index, mutant, fixes=fixes)) for name, index, mutant in batch]
+    stamp = {"code": code_hash(), "machine": machine()}
+    return [to_json(evaluate(name, index, mutant, fixes=fixes)) | stamp for name, index, mutant in batch]
 
 
 def _quiet_worker() -> None:
@@ -193,13 +221,17 @@ def commit() -> str:
 
 
 def write(path: Path, records: Sequence[dict[str, Any]], seed: int, trials: Sequence[dict[str, Any]]) -> None:
-    """`corpus/results/mutation.json`: totals, what is wrong in full, and the judge's own test."""
+    """`corpus/results/mutation.json`: totals, what is wrong or explained in full, and the judge's own test."""
     bad = ("false accept", "other function", "unexplained reject", "undecided", "verifier crash")
     keep = ("id", "subject", "kind", "op", "what", "line", "bindings", "outcome", "rules", "message", "judge", "judge_kind", "judge_first",
             "judge_message")  # fmt: skip
     listed = [{k: r[k] for k in keep} for r in sorted(records, key=lambda r: r["id"]) if r["outcome"] in bad]
+    why = [{k: r[k] for k in ("id", "subject", "kind", "what", "line", "rules", "law")} for r in sorted(records, key=lambda r: r["id"])
+           if r["outcome"] == "explained reject"]  # fmt: skip
     out = {
-        "kind": "mutation", "commit": commit(), "seed": seed, **summary(records), "judge_tested": list(trials), "listed": listed,
+        "kind": "mutation", "commit": commit(), "seed": seed, "code": dict(Counter(r.get("code", "") for r in records)),
+        "machines": dict(Counter(r.get("machine", "") for r in records)), **summary(records), "judge_tested": list(trials),
+        "listed": listed, "explained": why,
     }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(out, indent=1, sort_keys=False) + "\n", encoding="utf-8")
@@ -245,6 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli.add_argument("--no-fixes", action="store_true", help="do not look for fixes (faster)")
     cli.add_argument("--no-judge-test", action="store_true", help="leave the test of the judge out of the report")
     cli.add_argument("--report", action="store_true", help="run nothing: report on what the log has")
+    cli.add_argument("--any-code", action="store_true", help="count what other code has logged as well")
     cli.add_argument("--list", choices=OUTCOMES, help="list the logged mutants of an outcome and end")
     cli.add_argument("--show", metavar="ID", help="print the text of one mutant and end")
     args = cli.parse_args(argv)
@@ -268,7 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as problem:
         print(f"--shard: {problem}", file=sys.stderr)
         return 2
-    logged = read_log(args.log)
+    logged = read_log(args.log, "" if args.any_code else code_hash())
     todo = [] if args.report else [e for e in chosen if e.id not in logged]
     print(
         f"{len(plan)} mutants planned, {len(chosen)} chosen, {sum(e.id in logged for e in chosen)} already logged",
@@ -285,7 +318,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(records))
     totals = summary(records)
     shown = ("mutants", "synchronisation", "refused_by_binder", "false_accepts", "accepted_other_function", "false_rejects_unexplained",
-             "explained_share_of_rejects", "median_findings", "span_on_edit", "fix_offered", "verify_ms_p95")  # fmt: skip
+             "explained_share_of_rejects", "median_findings", "span_on_edit", "fix_offered", "verify_ms_p95",
+             "verify_and_fix_ms_p95")  # fmt: skip
     print("\n".join(f"{k}: {totals[k]}" for k in shown))
     if args.write:
         trials = [] if args.no_judge_test else judge_trials()
