@@ -85,7 +85,7 @@ def _tree(text: str, kernel: str) -> Kernel:
     return next(k for k in file.kernels if k.name == kernel)
 
 
-def _contracted(contract: Contract, bound: BoundKernel, shape: dict[str, int], distribution: str) -> Problem:
+def contracted(contract: Contract, bound: BoundKernel, shape: dict[str, int], distribution: str) -> Problem:
     """A problem judged by a corpus contract. Outputs start as the contract's poison."""
     fit = match(bound, contract)
     case = Case(shape, distribution, seed=7, secret=11, dtypes=fit.dtypes)
@@ -119,7 +119,7 @@ def _corpus(
         def make() -> Problem:
             bound = bind(file, dict(bindings[0]), target, k.kernel).bound
             assert bound is not None
-            return _contracted(contract, bound, shape, distribution)
+            return contracted(contract, bound, shape, distribution)
 
         return Launch(cache(make), sms)
 
