@@ -125,6 +125,19 @@ class Skeleton:
         """CTAs of the launch."""
         return int(self.ctas(env))
 
+    def place(self, env: list[Any], cta: int, count: int) -> None:
+        """Writes what a CTA of a launch of `count` knows of its place into the environment."""
+        cluster = self.bound.launch.cluster
+        for name, value in (
+            ("cta", cta),
+            ("cta_count", count),
+            ("cluster_rank", cta % cluster),
+            ("cluster_id", cta // cluster),
+            ("cluster_count", max(1, count // cluster)),  # a grid below one cluster is a finding of its own
+        ):
+            if name in self.bound.builtins:
+                env[self.bound.builtins[name].slot] = value
+
     def run(
         self,
         dims: dict[str, int],
@@ -144,20 +157,11 @@ class Skeleton:
             raise ValueError("the shape violates `where`")
         count = self.cta_count(env)
         cluster = bound.launch.cluster
-        builtins = bound.builtins
         budget = [limit]
         traces = []
         for cta in range(count) if ctas is None else ctas:
             base = cta - cta % cluster
-            for name, value in (
-                ("cta", cta),
-                ("cta_count", count),
-                ("cluster_rank", cta - base),
-                ("cluster_id", cta // cluster),
-                ("cluster_count", max(1, count // cluster)),  # a grid below one cluster is a finding of its own
-            ):
-                if name in builtins:
-                    env[builtins[name].slot] = value
+            self.place(env, cta, count)
             for role in bound.roles:
                 body = self._bodies[role]
                 for instance in range(role.count if instances is None else min(instances, role.count)):

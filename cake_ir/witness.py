@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from cake_ir.bound import Assume, BarUse, BoundKernel, Op, SConst, SOp, SVar, sx_vars, walk
+from cake_ir.bound import Assume, BarUse, BoundKernel, Op, SConst, SOp, SVar, View, sx_vars, walk
 from cake_ir.diagnostics import Span
 from cake_ir.memo import memo
+from cake_ir.rehearsal import Tally, rehearsal
 from cake_ir.skeleton import (
     AgentTrace,
     AssumeViolated,
@@ -24,7 +24,6 @@ from cake_ir.skeleton import (
     Event,
     Skeleton,
     SkeletonLimit,
-    ViewAt,
     compile_skeleton,
 )
 
@@ -135,7 +134,13 @@ class _Search:
         self.uses_sms = "sms" in bound.builtins and bound.builtins["sms"] in _launch_vars(bound)
         self.data = bool(self.skeleton.int_loads or self.skeleton.data_control)
         self.bounds = self.data_bounds()
-        self.counted: type = BarAt if any(b.kind == "mbarrier" for b in bound.barriers) else ViewAt
+        self.rehearsal = rehearsal(bound)
+        self.counted: type = BarUse if any(b.kind == "mbarrier" for b in bound.barriers) else View
+        self.uses: dict[int, int] = {}
+        for s in walk(bound.body):
+            # a closing loop may wait once more for every stage
+            if isinstance(s, Op) and s.name != "wait" and (n := _counted(s, self.counted)):
+                self.uses[s.site] = n
         self.cache: dict[tuple[int, ...], Any] = {}
         self.too_long: SkeletonLimit | None = None
 
@@ -162,17 +167,8 @@ class _Search:
         if count > 0:
             for oracle in self.oracles(values, ("step", "const"), 1):
                 try:
-                    depth = self.depth(
-                        self.skeleton.run(
-                            dict(zip(self.names, values, strict=False)),
-                            None,
-                            sms,
-                            oracle,
-                            (0,),
-                            limit=PROBE_LIMIT,
-                            instances=1,
-                        )
-                    )
+                    shape = dict(zip(self.names, values, strict=False))
+                    depth = self.depth(self.rehearsal.run(shape, sms, oracle, (0,), PROBE_LIMIT, 1))
                 except (SkeletonLimit, AssumeViolated, ValueError, ZeroDivisionError):
                     continue
                 if result is None or depth > result[1]:
@@ -182,27 +178,13 @@ class _Search:
         self.cache[key] = result
         return result
 
-    def depth(self, found: list[AgentTrace]) -> int:
+    def depth(self, found: Tally) -> int:
         """How often the busiest barrier op ran; without barriers the busiest op on a staged buffer, else loop steps.
 
         Executions, not use numbers: a number that stands still must not hide that the loop went on.
         """
-        runs: Counter[int] = Counter()
-        steps = 0
-        for t in found:
-            mine: Counter[int] = Counter()
-            for e in iter_events(t.events):
-                if e.path and e.path[-1] >= steps:
-                    steps = e.path[-1] + 1
-                if (
-                    isinstance(e.node, Op) and e.node.name != "wait"
-                ):  # a closing loop may wait once more for every stage
-                    for v in e.vals.values():
-                        if isinstance(v, self.counted):
-                            mine[e.node.site] += 1
-            runs |= mine
-        most = max(runs.values(), default=0)
-        return most if self.counted is BarAt else max(steps, most)
+        most = max((n * self.uses[site] for t in found.agents for site, n in t.items() if site in self.uses), default=0)
+        return most if self.counted is BarUse else max(found.steps, most)
 
     def oracles(self, values: tuple[int, ...], patterns: tuple[str, ...], rounds: int) -> list[DataOracle]:
         """Data choices whose largest value is one of the extents, largest first; those that break an assumption fall
@@ -505,7 +487,7 @@ class _Search:
         for oracle in self.oracles(values, patterns, (1, 2, 0)[k % 3])[:6]:
             w = Witness(tuple(zip(self.names, values, strict=False)), sms, first + last, count, oracle, goal)
             try:
-                found = traces(self.bound, w)
+                found = self.rehearsal.run(w.shape, sms, oracle, w.ctas, RUN_LIMIT)
             except SkeletonLimit as fault:
                 self.too_long = fault
                 continue
@@ -524,9 +506,14 @@ class _Search:
         return best
 
 
+def _counted(op: Op, kind: type) -> int:
+    """Operands of a kind."""
+    return sum(isinstance(v, kind) for v in op.operands.values())
+
+
 def _executed(bound: BoundKernel, w: Witness) -> set[int]:
     """Sites of the ops that a witness runs."""
-    return {e.node.site for t in traces(bound, w) for e in iter_events(t.events) if isinstance(e.node, Op)}
+    return set().union(*rehearsal(bound).run(w.shape, w.sms, w.oracle, w.ctas, RUN_LIMIT).agents)
 
 
 def _launch_vars(bound: BoundKernel) -> set[Any]:
