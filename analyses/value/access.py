@@ -260,7 +260,14 @@ def unfenced_hint(ag: Agent, v: View, what: str) -> None:
 
 
 def overwrite_check(cta: Cta, memory: Bytes, v: View, idx: np.ndarray, what: str, span: Any, agent: str) -> None:
-    """An asynchronous write over generic writes that were never fenced."""
+    """An asynchronous write over generic accesses that were never fenced."""
+    if memory.any_unfenced_read(v.buffer.dtype, idx):
+        raise ValueFault(
+            "race-proxy",
+            f"{what} overwrites bytes of {where_is(v)} in CTA {cta.number} whose generic reads were never fenced",
+            span,
+            agent,
+        )
     if memory.any_unfenced(v.buffer.dtype, idx):
         raise ValueFault(
             "race-proxy",

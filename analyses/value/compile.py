@@ -259,6 +259,7 @@ class Compiler:
             yield WaitUntil(lambda: all(c.done for c in children), "its warps")
             for c in children:
                 ag.unfenced += c.unfenced
+                ag.fenced += c.fenced
                 ag.dirty |= c.wrote
                 ag.warp_epochs[c.warp] = c.warp_epoch
 

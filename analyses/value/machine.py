@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from analyses.value.facts import Counts
 from analyses.value.faults import PoisonUse, ValueFault
 from analyses.value.formats import Mask, poison
 from analyses.value.memory import TMEM_ROW, Bytes, GlobalTensor, MemoryMap
-from cake_ir.bound import BoundKernel, Buffer, Fragment, Op, Role, walk
+from cake_ir.bound import BoundKernel, Buffer, Fragment, Op, Role, View, walk
 from cake_ir.derive import derive
 from cake_ir.diagnostics import NOWHERE, Span
 
@@ -92,6 +92,23 @@ class Cta:
         return self.meetings[key]
 
 
+class Touched(NamedTuple):
+    """Elements of shared memory that a unit wrote or read through the generic proxy and has not fenced."""
+
+    memory: Bytes
+    dtype: Any
+    idx: np.ndarray
+    unit: str
+    read: bool
+
+    def clear(self) -> None:
+        """A fence covers it."""
+        if self.read:
+            self.memory.clear_read(self.dtype, self.idx)
+        else:
+            self.memory.clear_unfenced(self.dtype, self.idx)
+
+
 class Agent:
     """One role instance, or one of its warps (parent set)."""
 
@@ -113,7 +130,8 @@ class Agent:
         self.blocked: Any = None
         self.done = False
         self.at: Any = None  # the statement being executed
-        self.unfenced: list[tuple[Bytes, Any, np.ndarray, str]] = []  # memory, dtype, elements, unit
+        self.unfenced: list[Touched] = []
+        self.fenced: list[Touched] = []  # each thread has fenced its part, but the unit has not met since
         self.epoch, self.warp_epoch, self.warp_epochs = machine.new_epoch(), 0, [1, 1, 1, 1]
         self.dirty = self.wrote = False  # shared memory was written: in this epoch, ever
         self.open_bulk: dict[str, list[AsyncOp]] = {"T": [], "G": []}
@@ -155,10 +173,18 @@ class Agent:
     def synced(self) -> None:
         """The threads of the unit have met: what they wrote before is visible to all of them."""
         self.epoch, self.dirty = self.machine.new_epoch(), False
+        self._settle()
 
     def warp_synced(self) -> None:
         """The lanes of a warp inside `warps()` have met; the other warps have not."""
         self.warp_epoch += 1
+        self._settle()
+
+    def _settle(self) -> None:
+        """Fences of all threads are known to all of them."""
+        for t in self.fenced:
+            t.clear()
+        self.fenced.clear()
 
     def first_thread(self) -> int:
         """The unit's first thread, counted inside the role instance."""
@@ -189,6 +215,16 @@ class Agent:
         st.data, st.undef = data, undef
 
 
+def _async_written(bound: BoundKernel) -> set[Buffer]:
+    """Buffers that copies fill through the async proxy."""
+    found: set[Buffer] = set()
+    for s in walk(bound.body):
+        for a in s.decl.accesses if isinstance(s, Op) else ():
+            if a.proxy == "async" and a.mode != "read" and isinstance(view := s.operands.get(a.operand), View):
+                found.add(view.buffer)
+    return found
+
+
 class Machine:
     """Runs the agents of resident clusters to completion."""
 
@@ -203,6 +239,7 @@ class Machine:
         self.counted: dict[Any, int] = {}
         self.grid = 0
         self.proxied = any(a.proxy == "async" for s in walk(bound.body) if isinstance(s, Op) for a in s.decl.accesses)
+        self.refilled = memory.overlapping(_async_written(bound))
         self.grid_meetings: dict[Any, Meeting] = {}
         self.mode, _, arg = schedule.partition(":")
         if self.mode not in ("greedy", "eager", "newest", "random", "starve", "late") or (

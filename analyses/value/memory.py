@@ -2,7 +2,8 @@
 
 Shared memory is one byte array with a mask of undefined bytes and a mask of *unfenced* bytes: written through the
 generic proxy and not yet covered by the writer's fence_async. An asynchronous read of an unfenced byte may see the
-old or the new value, so it gives poison; an asynchronous write over one is a fault.
+old or the new value, so it gives poison; an asynchronous write over one is a fault. So is an asynchronous write over bytes
+whose generic reads no fence of the reader covers: it may overtake them (PTX ISA, Proxies).
 """
 
 from __future__ import annotations
@@ -42,6 +43,19 @@ class MemoryMap:
         self._maps: dict[Buffer, np.ndarray] = {}
         self._index: dict[tuple[Any, ...], np.ndarray] = {}
 
+    def overlapping(self, buffers: set[Buffer]) -> set[Buffer]:
+        """The shared buffers that have bytes in common with one of these."""
+
+        def span(b: Buffer) -> tuple[int, int]:
+            return self.base[b], self.base[b] + buffer_bytes(b)
+
+        wanted = [span(b) for b in buffers if b.space == "smem"]
+        return {
+            b
+            for b in self.base
+            if b.space == "smem" and any(span(b)[0] < end and begin < span(b)[1] for begin, end in wanted)
+        }
+
     def _map(self, b: Buffer) -> np.ndarray:
         """Byte offset inside a stage of every element [rows, cols]: the panel and swizzle rule, vectorised."""
         if b not in self._maps:
@@ -80,6 +94,8 @@ class Bytes:
         self.unfenced = np.zeros(nbytes, np.uint8)
         self.stamp: np.ndarray | None = None  # of the last generic write of each byte; see mark_writer
         self.open = 0  # pending unfenced write records; 0 lets readers skip the mask
+        self.reads = np.zeros(nbytes, np.uint16)  # pending generic reads, counted at the first byte of each element
+        self.open_reads = 0
         self._typed: dict[Any, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def typed(self, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -172,6 +188,23 @@ class Bytes:
         _, _, unfenced = self.typed(dtype)
         unfenced[idx] = 0
         self.open -= 1
+
+    def mark_read(self, dtype: Any, idx: np.ndarray) -> None:
+        """Generic reads that an asynchronous write may overtake."""
+        self.reads[idx * dtype.bytes] += 1
+        self.open_reads += 1
+
+    def clear_read(self, dtype: Any, idx: np.ndarray) -> None:
+        """The reader's fence."""
+        self.reads[idx * dtype.bytes] -= 1
+        self.open_reads -= 1
+
+    def any_unfenced_read(self, dtype: Any, idx: np.ndarray) -> bool:
+        """Whether a range holds generic reads not yet fenced."""
+        if not self.open_reads:
+            return False
+        first = idx * dtype.bytes
+        return any(bool(self.reads[first + i].any()) for i in range(dtype.bytes))
 
     def any_unfenced(self, dtype: Any, idx: np.ndarray) -> bool:
         """Whether a range holds generic writes not yet fenced."""

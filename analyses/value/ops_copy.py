@@ -25,8 +25,8 @@ from analyses.value.barriers import WaitUntil
 from analyses.value.exprs import scalar
 from analyses.value.facts import view_bytes
 from analyses.value.formats import Mask, join, np_dtype
-from analyses.value.machine import Agent, AsyncOp
-from analyses.value.memory import MANY
+from analyses.value.machine import Agent, AsyncOp, Touched
+from analyses.value.memory import MANY, Bytes
 from analyses.value.ops_sync import receivers, target
 from cake_ir.bound import BarUse, Op, Region, View
 
@@ -250,7 +250,14 @@ def generic_written(ag: Agent, memory: Any, dtype: Any, idx: np.ndarray, unit: s
     ag.dirty = ag.wrote = True
     if ag.machine.proxied:
         memory.mark_unfenced(dtype, idx)
-        ag.unfenced.append((memory, dtype, idx, unit))
+        ag.unfenced.append(Touched(memory, dtype, idx, unit, read=False))
+
+
+def generic_read(ag: Agent, memory: Bytes, view: View, idx: np.ndarray, unit: str) -> None:
+    """Marks a generic read that a later asynchronous write may overtake (buffers that copies fill, until a fence)."""
+    if view.buffer in ag.machine.refilled:
+        memory.mark_read(view.buffer.dtype, idx)
+        ag.unfenced.append(Touched(memory, view.buffer.dtype, idx, unit, read=True))
 
 
 def _check_waited_alone(ag: Agent, memory: Any, dtype: Any, idx: np.ndarray) -> None:

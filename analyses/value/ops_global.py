@@ -22,7 +22,7 @@ from analyses.value.exprs import POISON, native, scalar, splat
 from analyses.value.formats import Mask, cast, join
 from analyses.value.machine import Agent
 from analyses.value.memory import MANY
-from analyses.value.ops_copy import generic_written, update_part
+from analyses.value.ops_copy import generic_read, generic_written, update_part
 from cake_ir.bound import Op, Region, View
 from cake_ir.layouts import TileType, base_of, placement
 
@@ -75,6 +75,7 @@ def _load(c: Any, op: Op) -> Compiled:
         def from_view(ag: Agent) -> None:
             _, memory, idx = at(ag)
             data, undef = memory.read(dtype, idx)
+            generic_read(ag, memory, src, idx, op.unit)
             if undef is not None:
                 ag.hint(f"{op.name} reads bytes of {where_is(src)} that are not there yet")
             if ag.dirty:
@@ -103,6 +104,7 @@ def _load_scalar(c: Any, op: Op) -> Compiled:
         def from_view(ag: Agent) -> None:
             _, memory, idx = at(ag)
             data, undef = memory.read(dtype, idx)
+            generic_read(ag, memory, src, idx, op.unit)
             one = op.unit == "T" or ag.role.unit == "thread"
             undef = join(undef, ag.unsynced(memory, dtype, idx, ag.first_thread() if one else -1, "load"))
             if undef is not None:

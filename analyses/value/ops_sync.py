@@ -173,17 +173,17 @@ def _fence(c: Any, op: Op) -> Compiled:
             lambda ag: None,
         )  # global accesses are not split by proxy here; the order reading checks this fence
 
-    thread = op.unit == "T"  # a single thread's fence covers what that thread wrote, not its unit
+    thread = op.unit == "T"  # a single thread's fence covers what that thread touched, not its unit
 
     def fence(ag: Agent) -> None:
-        kept = []
-        for record in ag.unfenced:
-            memory, dtype, idx, unit = record
-            if thread and unit != "T":
-                kept.append(record)
-            else:
-                memory.clear_unfenced(dtype, idx)
-        ag.unfenced = kept
+        if not thread:  # every thread fences its own; the others know only once they meet
+            ag.fenced += ag.unfenced
+            ag.unfenced = []
+            return
+        for t in ag.unfenced:
+            if t.unit == "T":
+                t.clear()
+        ag.unfenced = [t for t in ag.unfenced if t.unit != "T"]
 
     return False, fence
 

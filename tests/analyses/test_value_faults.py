@@ -63,6 +63,21 @@ FAULTS: dict[str, tuple[Program, list[tuple[str, str]], dict[str, str]]] = {
         [("x_s.rows(64 * wg, 64)", "x_s.rows(64 * wg + row, 64)")],
         {"greedy": "bounds"},
     ),
+    "fence before the unit has met": (
+        GEMM90,
+        [
+            (
+                "                fence_async()\n                sync(warpgroup)\n",
+                "                sync(warpgroup)\n                fence_async()\n",
+            )
+        ],
+        {"greedy": "poison"},
+    ),
+    "a copy may overtake reads that nobody fenced": (
+        TINY,
+        [("            fence_async()\n", "")],
+        {"greedy": "race-proxy"},
+    ),
     "no proxy fence": (GEMM90, [("                fence_async()\n", "")], {"greedy": "poison"}),
     "store tile reused too early": (GEMM90, [("bulk_wait_read(1)", "bulk_wait_read(2)")], {"late:store": "wrong"}),
     "ends while a store reads": (

@@ -88,10 +88,6 @@ LAWS: dict[str, Law] = {
     "hardware/cluster-rank": Law("PTX ISA, mapa: the rank lies inside the cluster", _LIMIT),
     "hardware/reduction-crosses-warps": Law("PTX ISA, shfl.sync: lanes of one warp", _FORM),
     "hardware/feature-missing": Law("PTX ISA, target notes of each instruction", _FORM),
-    "data/proxy-fence-missing-release": Law(
-        "PTX ISA, Proxies: an access by the async proxy after one by the generic proxy needs a proxy fence",
-        "write after read between proxies is not modelled (docs/value-reading.md)",
-    ),
     "data/proxy-fence-global": Law("PTX ISA, Proxies", "global memory is not split by proxy here"),
     "sync/wait-not-converged": Law(
         "PTX ISA, .aligned instructions need all threads converged", "agents of the value reading are whole units"
