@@ -71,7 +71,7 @@ FAULTS: dict[str, tuple[Program, list[tuple[str, str]], dict[str, str]]] = {
                 "                sync(warpgroup)\n                fence_async()\n",
             )
         ],
-        {"greedy": "poison"},
+        {"eager": "poison"},
     ),
     "a copy may overtake reads that nobody fenced": (
         TINY,
