@@ -15,6 +15,7 @@ GEMM90 = gemm(SKETCHES / "01_gemm_sm90.cake", 520, 264, 456, BN=128, STAGES=2)
 GEMM80 = gemm(SKETCHES / "03_gemm_sm80.cake", 136, 136, 456, STAGES=3)
 GEMM100 = gemm(SKETCHES / "04_gemm_sm100.cake", 520, 264, 200, BN=128, STAGES=2)
 TINY = tinygemm()
+LONG = tinygemm(3600)  # every CTA fills its stages more than once
 ISSUER = re.search(r"(\w+) = role\(thread\)\n\n", GEMM100.path.read_text())
 assert ISSUER is not None
 ISSUE = ISSUER[1]

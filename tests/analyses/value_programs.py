@@ -183,9 +183,9 @@ def kda(kernel: str) -> Program:
     )  # fmt: skip
 
 
-def tinygemm() -> Program:
+def tinygemm(k: int = 1736) -> Program:
     make = Maker()
-    x, w, bias = make.bf16(11, 1736), make.bf16(40, 1736), make.bf16(40)
+    x, w, bias = make.bf16(11, k), make.bf16(40, k), make.bf16(40)
     want = f64(x) @ f64(w).T + f64(bias)
     path = SKETCHES / "10_tinygemm_sm90.cake"
     return Program(path, {"x": x, "w": w, "bias": bias}, {"out": want}, bindings={"STAGES": 4})
