@@ -75,7 +75,7 @@ FAULTS: dict[str, tuple[Program, list[tuple[str, str]], dict[str, str]]] = {
         {"eager": "poison"},
     ),
     "a copy may overtake reads that nobody fenced": (
-        TINY,
+        LONG,
         [("            fence_async()\n", "")],
         {"greedy": "race-proxy"},
     ),
