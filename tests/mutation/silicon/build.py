@@ -1,12 +1,10 @@
 """From mutants to jobs: verdicts, cubins and launch plans. Runs without a GPU.
 
-`look` says what a mutant is; `make` compiles it past the verifier. Both answers are JSON and are kept by mutant id.
+`verdict` and `judged` say what a mutant is; `make` compiles it past the verifier. All answers are JSON and are kept by mutant id.
 """
 
 from __future__ import annotations
 
-import hashlib
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,16 @@ from analyses.verifier import verify
 from cake_ir import bind, parse
 from cake_ir.bound import BoundKernel
 from cake_ir.diagnostics import CakeError
+from corpus.arrays import numpy_dtype
 from lowering import emit, plan
 from lowering.compile import compile_cuda
 from tests.mutation.judge import OutOfTime, judge, processor_time
-from tests.mutation.mutants import mutations, text_of
-from tests.mutation.operators import Mutation
 from tests.mutation.silicon.delays import with_delays
-from tests.mutation.silicon.programs import dims_of, program, programs
+from tests.mutation.silicon.programs import SMS, dims_of, program
 from tests.mutation.subjects import Subject
+from tests.reference import Problem
 
-LOOK_S = 30.0
+VERDICT_S = 30.0
 """Processor seconds for binding, verifying and lowering one mutant."""
 COPY_OPS = ("tma_load", "tma_store", "tma_reduce", "bulk_load", "bulk_store", "bulk_reduce")
 
@@ -32,17 +30,12 @@ class Unfit(Exception):
     """The mutant cannot be launched; the message says why."""
 
 
-@lru_cache(maxsize=3)
-def _mutations(name: str) -> list[Mutation]:
-    return list(mutations(program(name)))
-
-
-def bound_of(subject: Subject, index: int | None) -> BoundKernel:
-    """The mutant of that number, or the unmutated kernel. Raises Unfit when it does not bind."""
+def bound_of(subject: Subject, text: str | None) -> BoundKernel:
+    """The mutant of that text, or the unmutated kernel. Raises Unfit when it does not bind."""
     bindings = dict(subject.bindings[0])
-    if index is None:
+    if text is None:
         return subject.bound(bindings)
-    parsed = parse(text_of(_mutations(subject.name)[index]), subject.name)
+    parsed = parse(text, subject.name)
     if parsed.file is None:
         raise Unfit("a printed mutant does not parse")
     result = bind(parsed.file, bindings, subject.target)
@@ -58,6 +51,7 @@ def launches(subject: Subject, emitted: Any) -> list[dict[str, Any]]:
     for number, launch in enumerate(subject.launches):
         problem = launch.problem()
         try:
+            _same_types(emitted.bound, problem)
             dims = dims_of(emitted.bound, problem)
             made = plan(emitted, dims, dict(problem.scalars), launch.sms)
         except (CakeError, ValueError) as exc:
@@ -70,14 +64,21 @@ def launches(subject: Subject, emitted: Any) -> list[dict[str, Any]]:
     return found
 
 
-def look(name: str, index: int | None) -> dict[str, Any]:
-    """{"class", "rules", "message", "judge": {...}} of a mutant (None: of the program itself), or {"class": "unfit", "why"}."""
+def _same_types(bound: BoundKernel, problem: Problem) -> None:
+    """Raises ValueError when a tensor's element type is not that of its array: the device would read other bytes."""
+    for t in bound.tensors:
+        have = {**problem.right, **problem.tensors}[t.name].dtype
+        if numpy_dtype(t.dtype.name) != have:
+            raise ValueError(f"{t.name} has elements {t.dtype.name}, the array {have}")
+
+
+def verdict(name: str, text: str) -> dict[str, Any]:
+    """{"class": refuted | accepted, "rules", "message"} of a mutant that can be launched, or {"class": "unfit", "why"}."""
     subject = program(name)
     try:
-        with processor_time(LOOK_S):
-            bound = bound_of(subject, index)
+        with processor_time(VERDICT_S):
+            bound = bound_of(subject, text)
             report = verify(bound)
-            errors = [d for d in report.diagnostics if d.severity == "error"]
             launches(subject, emit(bound))
     except (Unfit, CakeError) as exc:
         return {"class": "unfit", "why": str(exc) if isinstance(exc, Unfit) else exc.diagnostic.rule}
@@ -85,36 +86,41 @@ def look(name: str, index: int | None) -> dict[str, Any]:
         return {"class": "unfit", "why": "no verdict in time"}
     except Exception as bug:  # a bug of ours in a mutant is not the end of the draw; the engine's own run reports it
         return {"class": "unfit", "why": f"{type(bug).__name__}: {bug}"[:200]}
-    rules = sorted({d.rule for d in errors}, key=[d.rule for d in errors].index)
-    small = tuple(x for x in subject.launches if x.sms < 100)
-    j = judge(bound, small, ordered=subject.ordered, ragged=subject.ragged, patient=not errors)
-    said = {"state": j.state, "kind": j.kind, "first": j.first, "message": j.message[:300], "runs": j.runs}
-    return {"class": _class(bool(errors), j.state), "rules": rules, "message": errors[0].message[:300] if errors else "", "judge": said}
+    errors = [d for d in report.diagnostics if d.severity == "error"]
+    rules = list(dict.fromkeys(d.rule for d in errors))
+    return {"class": "refuted" if errors else "accepted", "rules": rules, "message": errors[0].message[:300] if errors else ""}
 
 
-def _class(rejected: bool, state: str) -> str:
-    if rejected:
-        return "refuted"
+def judged(name: str, text: str, accepted: bool) -> dict[str, Any]:
+    """What the judge says, on the launches that are its own: {"state", "kind", "first", "message", "runs"}."""
+    subject = program(name)
+    small = tuple(x for x in subject.launches if x.sms < SMS)
+    j = judge(bound_of(subject, text), small, ordered=subject.ordered, ragged=subject.ragged, patient=accepted)
+    return {"state": j.state, "kind": j.kind, "first": j.first, "message": j.message[:300], "runs": j.runs}
+
+
+def class_of(state: str) -> str:
+    """The class of an accepted mutant by the judge's state."""
     return {"passed": "accepted", "wrong": "other function", "fault": "false accept", "schedule": "false accept",
             "timeout": "false accept"}.get(state, "unfit")  # fmt: skip
 
 
-def make(name: str, index: int | None, cache: Path) -> dict[str, Any]:
+def make(name: str, text: str | None, cache: Path) -> dict[str, Any]:
     """{"launches", "cubins": {"plain": sha, "delayed": sha}, "tma"} of a mutant, its cubins at `cache/SHA.cubin`.
 
     The delayed cubin is missing where the program has no synchronisation point. Raises Unfit when the compiler refuses.
     """
     subject = program(name)
-    bound = bound_of(subject, index)
+    bound = bound_of(subject, text)
     emitted = emit(bound)
-    texts = {"plain": emitted.cuda}
+    sources = {"plain": emitted.cuda}
     delayed = with_delays(emitted.cuda)
     if "cake::delay(" in delayed.partition("__global__")[2]:
-        texts["delayed"] = delayed
+        sources["delayed"] = delayed
     cubins = {}
-    for variant, text in texts.items():
+    for variant, source in sources.items():
         try:
-            done = compile_cuda(text, emitted.arch, cache_dir=cache / "compiled")
+            done = compile_cuda(source, emitted.arch, cache_dir=cache / "compiled")
         except CakeError as exc:
             raise Unfit(f"{variant}: {exc.diagnostic.rule}: {exc.diagnostic.message[:200]}") from exc
         (cache / f"{done.sha256}.cubin").write_bytes(done.cubin)
@@ -148,13 +154,3 @@ def noise(cache: Path) -> str:
     done = compile_cuda(NOISE, "sm_90a", cache_dir=cache / "compiled")
     (cache / f"{done.sha256}.cubin").write_bytes(done.cubin)
     return done.sha256
-
-
-def sha256(data: bytes) -> str:
-    """Hex digest."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def names() -> list[str]:
-    """All programs."""
-    return [s.name for s in programs()]

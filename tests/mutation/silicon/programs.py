@@ -36,8 +36,8 @@ def _many_experts(hidden: int) -> Problem:
 
 
 LARGE: dict[str, tuple[Callable[[], Problem], ...]] = {
-    "sketch/02_kmeans_sm90/kmeans_assign": (lambda: kmeans(2, 20000, 330, 40),),
-    "sketch/11_kmeans_a_sm90/kmeans_packed": (lambda: kmeans(2, 20000, 330, 40, packed=True),),
+    "sketch/02_kmeans_sm90/kmeans_assign": (lambda: kmeans(3, 9000, 330, 40),),
+    "sketch/11_kmeans_a_sm90/kmeans_packed": (lambda: kmeans(3, 9000, 330, 40, packed=True),),
     "sketch/05_rows/rmsnorm": (lambda: rmsnorm(1500, 1000),),
     "sketch/05_rows/softmax": (lambda: softmax(700, 1100),),
     "sketch/06_attention_sm90/attention_fwd": (lambda: attention((600, 77, 513), 450, 600, 16, 4, 64, True),),
@@ -52,8 +52,8 @@ LARGE: dict[str, tuple[Callable[[], Problem], ...]] = {
 """Launches of a sketch on the whole device."""
 
 SHAPES: dict[str, dict[str, int]] = {
-    "corpus/kmeans_assign": {"B": 2, "N": 20000, "C": 330, "D": 40},
-    "corpus/kmeans_packed": {"B": 2, "N": 20000, "C": 330, "D": 40},
+    "corpus/kmeans_assign": {"B": 3, "N": 9000, "C": 330, "D": 40},
+    "corpus/kmeans_packed": {"B": 3, "N": 9000, "C": 330, "D": 40},
     "corpus/gemm_sm90": {"M": 3100, "N": 1608, "K": 328},
     "corpus/gemm_sm80": {"M": 1700, "N": 1608, "K": 456},
     "corpus/rmsnorm": {"M": 1500, "D": 1000},
