@@ -97,7 +97,11 @@ def evaluate(name: str, index: int, mutant_id: str, *, fixes: bool = True) -> Re
         raise AssertionError(
             f"{name} {index}: a printed mutant does not parse: {[d.render() for d in parsed.diagnostics]}"
         )
-    result = bind(parsed.file, bindings, subject.target)
+    try:
+        result = bind(parsed.file, bindings, subject.target)
+    except Exception as bug:  # binding never raises for a faulty program either
+        record.outcome, record.message = "verifier crash", f"bind: {type(bug).__name__}: {bug}"[:300]
+        return record
     if result.bound is None:
         errors = [d for d in result.diagnostics if d.severity == "error"]
         _found(record, errors, m, parsed.file)

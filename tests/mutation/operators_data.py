@@ -216,7 +216,7 @@ def loops(ed: Editor) -> Iterator[Mutation]:
             continue
         args = p.node.iter.args  # type: ignore[union-attr]
         for i, x in enumerate(args):
-            options = [plus(x, 1), plus(x, -1)] + ([_scaled(x, 2)] if i == 2 else [])
+            options = [plus(x, 1), plus(x, -1), plus(x, 2), plus(x, -2), _scaled(x, 2), _scaled(x, 0), num(1)]
             yield from _values(
                 ed, p, (*p.path, "iter", "args", i), options, f"{called(p.node.iter)} argument {i}", "loop", False
             )
@@ -274,8 +274,9 @@ def storage(ed: Editor) -> Iterator[Mutation]:
                 new = put(call, ("keywords", i, "value"), value)
             elif n == 0:
                 continue
-            else:
-                new = remade(call, keywords=(*call.keywords, Keyword(name="swizzle", value=value)))
+            else:  # a padded tile has no swizzle
+                plain = without_keyword(call, "pad")
+                new = remade(plain, keywords=(*plain.keywords, Keyword(name="swizzle", value=value)))
             if new != call:
                 yield from ed.edit("swizzle", p, f"{own}: swizzle {n}", lambda at=at, new=new: put(ed.kernel, at, new))
         j = keyword(call, "pad")
@@ -326,7 +327,7 @@ def forms(ed: Editor) -> Iterator[Mutation]:
                 yield from _shapes(ed, p, path, node)
             elif isinstance(node, Call) and called(node) == "vec":
                 for i, x in enumerate(node.args):
-                    options = [_scaled(x, 2), _scaled(x, 0)]
+                    options = [_scaled(x, 2), _scaled(x, 0), num(1), num(2), num(4), num(8), num(16), num(32)]
                     yield from _values(
                         ed, p, (*path, "args", i), options, f"{short(p.node)}: vec argument {i}", "form", False
                     )
@@ -360,7 +361,7 @@ def _layout(x: Any) -> bool:
 
 def _shapes(ed: Editor, p: Place, path: Path, node: Index) -> Iterator[Mutation]:
     for i, x in enumerate(node.items):
-        options = [_scaled(x, 2), _scaled(x, 0), plus(x, 8)]
+        options = [_scaled(x, 2), _scaled(x, 0), plus(x, 8), plus(x, -8)]
         yield from _values(ed, p, (*path, "items", i), options, f"{short(p.node)}: tile dimension {i}", "form", False)
     base = node.value
     if isinstance(base, Name):
