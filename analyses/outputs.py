@@ -62,8 +62,10 @@ class _Facts:
             for s in walk(bound.body)
             if isinstance(s, Op) and any(_wanted(s, n, r, writes) for n, r in regions(s))
         }
+        self.writers = _writers(bound)
+        self.ordered = _ordered(bound)
+        self._known: dict[tuple[Op, str], bool] = {}
         self.needed: set[ScalarVar] = set()
-        self.sets = [s for s in walk(bound.body) if isinstance(s, SetScalar)]
         size = -1
         while size != len(self.needed):
             size = len(self.needed)
@@ -128,9 +130,15 @@ class _Facts:
             d.kind == "gather" or self.depends(d.start) or (d.stop is not None and self.depends(d.stop)) for d in r.dims
         )
 
-    def known(self, op: Op, r: Region) -> bool:
+    def known(self, op: Op, operand: str) -> bool:
         """Whether the run knows the op's region: it depends at most on loaded indices, which the witness chooses as the
         kernel assumes them, not on computed data."""
+        answer = self._known.get((op, operand))
+        if answer is None:
+            answer = self._known[op, operand] = self._knows(op, op.operands[operand])
+        return answer
+
+    def _knows(self, op: Op, r: Region) -> bool:
         free = self.computed
         return op.operands.get("when") is None and not any(
             d.kind == "gather" or sx_vars(d.start) & free or (d.stop is not None and sx_vars(d.stop) & free)
@@ -286,7 +294,7 @@ def _check(skeleton: _Regions, facts: _Facts, w: Witness, writes: bool) -> Itera
     shared = {
         t: _Owners(shapes[t]) for t in bound.tensors if t.direction == "InOut" and 0 < _size(shapes[t]) <= ELEMENTS
     }
-    if not writes or _ordered(bound):
+    if not writes or facts.ordered:
         shared = {}
     last: dict[Tensor, Op] = {}
     skeleton.trail.clear()
@@ -309,7 +317,7 @@ def _check(skeleton: _Regions, facts: _Facts, w: Witness, writes: bool) -> Itera
             for name, at in e.vals.items():
                 r = op.operands[name]
                 t = r.tensor
-                if not facts.known(op, r):
+                if not facts.known(op, name):
                     continue
                 fault = _outside(r, at.dims, shapes[t], op.name in UNCLIPPED)
                 if fault:
@@ -332,7 +340,7 @@ def _check(skeleton: _Regions, facts: _Facts, w: Witness, writes: bool) -> Itera
                     return
                 part += 1
                 last[t] = op
-    writers = _writers(bound)
+    writers = facts.writers
     for t, count in counts.items():
         if not all(facts.certain(op, r) and op.operands.get("when") is None for op, r in writers.get(t, ())):
             continue
