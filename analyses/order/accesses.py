@@ -122,7 +122,8 @@ class Accesses:
         """None when p is over and visible; 'order' when nothing orders it, 'fence' when only the proxy fence is
         missing."""
         known = u.KL if thread else u.K
-        if known[p.comp] < p.epoch:
+        owner = p.unit
+        if known[p.comp] < p.epoch and not owner.over(known, p.comp, p.epoch):
             comp = p.comp
             same = (
                 (comp == u.L and thread)
@@ -130,7 +131,7 @@ class Accesses:
                 or (comp == u.TC and a.engine == "tc")
                 or (comp == u.TLD and u.tld_done >= p.epoch)
                 or (comp == u.TST and u.tst_done >= p.epoch)
-                or (p.unit is u.parent and own_share(u, p, a))
+                or (owner is u.parent and own_share(u, p, a, known))
             )
             if not same:
                 return "order"
@@ -138,8 +139,9 @@ class Accesses:
             proxy
             and p.fence >= 0
             and known[p.fence] < p.epoch
+            and not owner.over(known, p.fence, p.epoch)
             and not (p.comp == u.L and thread and u.fenced_l >= p.epoch)
-            and not (p.unit is u.parent and u.share[1] >= p.epoch)
+            and not (owner is u.parent and p.fence == owner.RF and known[u.part[1]] >= p.epoch)
         ):
             return "fence"
         return None
@@ -331,13 +333,13 @@ class Accesses:
             explain.early(self, u, e, f, state, "read")
 
 
-def own_share(u: Unit, p: Access, a: Access) -> bool:
+def own_share(u: Unit, p: Access, a: Access, known: Any) -> bool:
     """Whether what a warp inside warps() touches is, of an access by its whole warpgroup before its last sync(warp), the part
     that its own lanes made. cp.async spreads rows over threads as it likes and counts as own."""
     group = p.unit
     if p.comp == group.CP:
-        return p.epoch <= u.share[2]
-    if p.comp != group.R or p.epoch > u.share[0]:
+        return p.epoch <= known[u.part[4]]
+    if p.comp != group.R or p.epoch > known[u.part[0]]:
         return False
     op = p.event.node
     tile = op.results[0].type if op.results else getattr(op.operands.get("x"), "type", None)

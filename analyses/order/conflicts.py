@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from analyses.order import findings as rule
@@ -71,20 +72,16 @@ def _verb(p: Access, before: str) -> str:
 
 def _release(p: Access) -> Event | None:
     """The first release by p's unit after p."""
-    for tick, tick_l, thread, e, _ in p.unit.releases:
-        if (tick_l >= p.ticks[1]) if thread else (tick >= p.ticks[0]):
-            return e
-    return None
+    return next((r[3] for _, r in _later_releases(p)), None)
 
 
 def _known_release(p: Access, a: Access) -> Event | None:
     """A release by p's unit, after p was issued, that a's unit has learned of: the one of p's own use if there is one,
     for that is what the refill waits for; a turn passed to a neighbour also comes after p, but frees nothing."""
     known = a.unit.KL if a.thread else a.unit.K
-    u = p.unit
     first = None
-    for tick, tick_l, thread, e, _ in u.releases:
-        learned = p.ticks[1] <= tick_l <= known[u.L] if thread else p.ticks[0] <= tick <= known[u.R]
+    for u, (tick, tick_l, thread, e, *_) in _later_releases(p):
+        learned = tick_l <= known[u.L] if thread else tick <= known[u.R]
         if not learned:
             continue
         bar = e.vals.get("bar")
@@ -94,21 +91,53 @@ def _known_release(p: Access, a: Access) -> Event | None:
     return first
 
 
+def _later_releases(p: Access) -> Iterator[tuple[Unit, tuple[Any, ...]]]:
+    """(unit, release): what p's unit releases after p; also its warps for it one by one, and its warpgroup for a warp."""
+    u = p.unit
+    for r in u.releases:
+        if (p.ticks[1] <= r[1]) if r[2] else (p.ticks[0] <= r[0]):
+            yield u, r
+    for c in u.children:
+        yield from ((c, r) for r in c.releases if r[5] >= p.ticks[0])
+    if u.parent is not None:
+        yield from ((u.parent, r) for r in u.parent.releases if r[1] >= p.above)
+
+
 def _early_release(p: Access, a: Access) -> Event | None:
-    """A release of p's very use by p's unit, before p, that a's unit has learned of."""
+    """A release of p's very use by p's unit, before p, that a's unit has learned of. An arrival at which the unit then meets
+    the others is none: it hands over what came before it. Named barriers have no use numbers; there the iteration tells."""
     known = a.unit.KL if a.thread else a.unit.K
     u = p.unit
-    for _, tick_l, _, e, _ in reversed(u.releases):
+    for _, tick_l, _, e, *_ in reversed(u.releases):
         bar = e.vals.get("bar")
         if (
             tick_l < p.ticks[1]
             and tick_l <= known[u.L]
             and bar is not None
-            and bar.use == p.use
-            and e.node.name == "arrive"
+            and (
+                (e.node.name == "arrive" and bar.use == p.use and not _met(u, e, p.event))
+                or (e.node.name == "named_arrive" and e.path == p.event.path)
+            )
         ):
             return e
     return None
+
+
+def _met(u: Unit, arrival: Event, until: Event) -> bool:
+    """Whether the unit waits for the completion that it arrived for, before `until`."""
+    bar, begun = arrival.vals["bar"], False
+    for e in u.events[: u.pc + 1]:
+        if e is until:
+            return False
+        begun = begun or e is arrival
+        if (
+            begun
+            and getattr(e.node, "name", "") == "wait"
+            and e.vals["bar"].barrier is bar.barrier
+            and e.vals["bar"].use == bar.use
+        ):
+            return True
+    return False
 
 
 def _classify(
@@ -135,7 +164,10 @@ def _classify(
     if (
         before == "read"
         and mode == "write"
-        and root(p.unit) is not root(a.unit)
+        and (
+            root(p.unit) is not root(a.unit)
+            or (p.blank and None not in (p.unit.parent, a.unit.parent) and p.unit is not a.unit)
+        )
         and (p.blank or (p.use == a.use and p.use > 0))
     ):
         return _too_early(p, a, what)
@@ -163,13 +195,16 @@ def _too_early(p: Access, a: Access, what: str) -> tuple[str, Event, Unit, str]:
             f"{pn} touches {what} before the product that fills it is known to be done: no wait on a barrier of "
             "a tcgen05_commit after it",
         )
-    return rule.UNSYNCED_READ, p.event, p.unit, f"{pn} reads {what}; nothing orders it after {an} by {a.unit.label}"
+    inside = root(p.unit) is root(a.unit)
+    name = rule.LANE_RACE if inside else rule.UNSYNCED_READ
+    return name, p.event, p.unit, f"{pn} reads {what}; nothing orders it after {an} by {a.unit.label}"
 
 
 def _signal(x: Access) -> tuple[Any, ...] | None:
-    """The very completion that a copy signals, when it is in shared memory of one CTA."""
+    """The use of a barrier that a copy signals, and its iteration. A second copy into one place for one use is no refill,
+    whoever issues it."""
     bar = x.event.vals.get("signal")
-    return None if bar is None else (bar.barrier, bar.cta, bar.use, x.event.path, x.unit)
+    return None if bar is None else (bar.barrier, bar.use, x.event.path)
 
 
 def _released_unfilled(m: Accesses, p: Access, a: Access) -> tuple[Event, Unit] | None:
@@ -184,7 +219,7 @@ def _released_unfilled(m: Accesses, p: Access, a: Access) -> tuple[Event, Unit] 
             return None
         known = a.unit.KL if a.thread else a.unit.K
         for u in m.units:
-            for _, tick_l, _, r, _ in u.releases:
+            for _, tick_l, _, r, *_ in u.releases:
                 to = r.vals.get("bar")
                 if r.node.name == "arrive" and to is not None and to[:4] == bar[:4] and tick_l <= known[u.L]:
                     return r, u
@@ -392,7 +427,7 @@ def _bulk(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) 
 def _cp(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
     an, group = name_of(a.event), p.unit.cp
     verb = "reads" if mode == "read" else "overwrites"
-    signal = next((e for *_, e, _ in reversed(p.unit.releases) if e.node.name == "cp_async_arrive"), None)
+    signal = next((r[3] for r in reversed(p.unit.releases) if r[3].node.name == "cp_async_arrive"), None)
     if signal is not None:  # the copies arrive on a barrier instead of being waited for in groups
         bar = signal.vals["bar"].barrier.name
         if mode == "read" and p.use > a.use:
@@ -416,6 +451,14 @@ def _cp(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) ->
             a.unit,
             f"{an} refills {what} while use {p.use} of the slot is still being filled or read: nothing orders it after the "
             "release of that use",
+        )
+    if mode == "read" and root(p.unit) is not root(a.unit) and (p.use > a.use or _later(p, a)):
+        return (
+            rule.OVERWRITTEN,
+            p.event,
+            p.unit,
+            f"cp_async overwrites {f'the slot of {what} with use {p.use}' if p.use > a.use else what} while {a.unit.label} may "
+            f"still read it ({an})",
         )
     if p.epoch > group.committed:
         return (
@@ -459,7 +502,7 @@ def _tld(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -
     an = name_of(a.event)
     release = _known_release(p, a)
     if release is not None:
-        done = next(d for _, _, _, e, d in p.unit.releases if e is release)
+        done = next((d for _, _, _, e, d, _ in p.unit.releases if e is release), p.unit.tld_done)
         if p.epoch <= done:
             return (
                 rule.RELEASE_MISSES_LANES,

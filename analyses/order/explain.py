@@ -308,9 +308,23 @@ def deadlock(m: Machine, stuck: list[Unit]) -> None:
             b is not None and b.tx > 0 and ("copy", key) not in coming
         )
 
+    def skipped(u: Unit) -> bool:
+        """All of the use is there, but a use before it never was: the arrivals met another phase, which is reported."""
+        if u.block[0] != "bar":
+            return False
+        _, slot, phase, _ = u.block
+        b = slot.buckets.get(phase)
+        overrun = any(
+            d.rule == rule.PHASE_OVERRUN and d.subject.resource == slot.barrier.name for d in m.log.found["late"].values()
+        )
+        return overrun and b is not None and b.pending <= 0 and not b.tx and slot.done < phase
+
     plain = _released_by_hand(m)
+    lost = next((u for u in blocked if hopeless(u)), None)
+    if lost is None and any(skipped(u) for u in blocked):
+        return
     first = (
-        next((u for u in blocked if hopeless(u)), None)
+        lost
         # in a circle, the wait for a release is the one that a ring must be able to pass at its start
         or next((u for u in blocked if u.block[0] == "bar" and u.block[1].barrier in plain), None)
         or next((u for u in blocked if u.block[0] == "bar"), blocked[0] if blocked else stuck[0])

@@ -14,7 +14,7 @@ from analyses.order import explain
 from analyses.order.accesses import Accesses
 from analyses.order.log import Log, fragment_reads
 from analyses.order.shadow import Storage
-from analyses.order.units import COMPONENTS, Clock, Clocks, Numbering, Round, Slot, Unit
+from analyses.order.units import COMPONENTS, PARTS, Clock, Clocks, Numbering, Round, Slot, Unit
 from cake_ir.bound import BoundKernel, Op, WarpsBlock, walk
 from cake_ir.derive import Derived
 from cake_ir.derive.arrivals import arrival_weight, copy_bytes, receivers
@@ -34,7 +34,8 @@ class Machine(Accesses):
         bars = sum(b.stages for b in bound.barriers) * len(ctas)
         has_warps = any(isinstance(s, WarpsBlock) for s in walk(bound.body))
         units = sum(5 if has_warps and t.role.unit == "warpgroup" else 1 for t in traces)
-        self.clocks = Clocks(units * COMPONENTS + bars + 1)
+        parts = 4 * PARTS * len(traces) if has_warps else 0
+        self.clocks = Clocks(units * COMPONENTS + parts + bars + 1)
         self.units = [Unit(self.clocks, t, t.events) for t in traces]
         self.roots = list(self.units)
         self.storage = Storage(bound.buffers, derived)
@@ -244,16 +245,16 @@ class Machine(Accesses):
                 if only is not None:  # who alone completes a phase knows that it is complete
                     only.KL[slot.comp] = phase + 1
             for u, tick, passed, e in slot.waiters.get(phase - 1, ()):
-                if b.clock[u.L] < tick:
+                if not u.over(b.clock, u.L, tick):
                     explain.missed(self, u, e, slot, phase - 1, b)
-                elif b.clock[u.W] < passed:
+                elif not u.over(b.clock, u.W, passed):
                     explain.straggler(self, u, e, slot, phase - 1)
 
     def on_arrive(self, u: Unit, e: Event) -> bool:
         bar: BarAt = e.vals["bar"]
         clock = u.publish(e.thread, e)
         if not e.thread and (u.parent is not None or u.role.unit == "warp"):
-            u.synced_warp(clock)
+            u.synced(clock)
         epoch = u.tick_l - 1
         slot, phase = self.arrive(u, e, bar, bar.cta, arrival_weight(e, u.trace), clock, False)
         if bar.cta != u.cta:
@@ -350,11 +351,7 @@ class Machine(Accesses):
     def on_sync(self, u: Unit, e: Event) -> bool:
         scope = e.node.attrs.get("scope")
         if scope == "warp" or (scope == "warpgroup" and u.parent is None):
-            if u.parent is not None:
-                p = u.parent
-                u.share = (p.tick, p.fenced, p.cp.done, p.cp_fenced)
-                p.tick += 1
-            u.synced_warp(u.publish(False, None))
+            u.synced(u.publish(False, None))
             return False
         if scope == "named":
             return self.on_named(u, e, True)
@@ -385,12 +382,7 @@ class Machine(Accesses):
     def on_fence(self, u: Unit, e: Event) -> bool:
         if e.node.attrs.get("space", "shared") != "shared":
             return False
-        if not e.thread:
-            u.fenced = u.tick
-            u.tick += 1
-            u.cp_fenced = u.cp.done
-        u.fenced_l = u.tick_l
-        u.tick_l += 1
+        u.fence(e.thread)
         return False
 
     def on_griddep(self, u: Unit, e: Event) -> bool:
@@ -407,15 +399,15 @@ class Machine(Accesses):
                 explain.named_open(self, key, rounds[-1])
         for slot in self.slots.values():
             for phase, b in slot.buckets.items():
-                if b.copies and not any(u.KL[slot.comp] > phase for u in self.roots if u.cta == slot.cta):
+                if b.copies and not any(u.KL[slot.comp] > phase for u in self.units if u.cta == slot.cta):
                     explain.unawaited(self, slot, phase, b)
                     break
-        for u in self.roots:
+        for u in self.units:
             for group in (u.bulk, u.bulk_l):
                 if group.last is not None and group.done < group.committed + group.open:
                     explain.bulk_at_exit(self, u, group)
         for cta, ways, e, u in self.remote:
-            if not any(int(v.KL[comp]) >= epoch for comp, epoch in ways for v in self.roots if v.cta == cta):
+            if not any(int(v.KL[comp]) >= epoch for comp, epoch in ways for v in self.units if v.cta == cta):
                 explain.cluster_exit(self, u, e, cta)
 
 

@@ -20,10 +20,12 @@ Box = tuple[int, int, int, int]
 class Access:
     """One recorded access. comp/epoch: the clock component that tells when it is over; fence: the component that
     tells when it is visible to the async proxy (-1: needs no fence). lanes: equal keys mean the same lane touches
-    each element. ticks: (all lanes, first thread) of the unit when it was issued. blank: a read of what nothing had
+    each element. ticks: (all lanes, first thread) of the unit when it was issued; above: first thread's tick of
+    its warpgroup, inside `warps()`. blank: a read of what nothing had
     written by then."""
 
     __slots__ = (
+        "above",
         "blank",
         "box",
         "comp",
@@ -55,6 +57,7 @@ class Access:
         self.box, self.comp, self.epoch, self.fence, self.unit = box, comp, epoch, fence, unit
         self.event, self.lanes, self.engine, self.ticks = event, lanes, engine, ticks
         self.view, self.thread = view, thread
+        self.above = unit.parent.tick_l if unit.parent is not None else 0
         self.blank = False
 
     @property

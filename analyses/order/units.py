@@ -21,6 +21,8 @@ Clock = NDArray[np.int32]
 
 COMPONENTS = 13
 """Clock components of a unit."""
+PARTS = 8
+"""Further components of one warp inside `warps()`: how far it has released its part of what the whole warpgroup did."""
 
 
 class Clocks:
@@ -150,7 +152,8 @@ class Unit:
         self.tld = self.tld_done = self.tst = self.tst_done = 0
         self.dep = self.dep_l = False
         self.frags: dict[Fragment, tuple[str, int, Event]] = parent.frags if parent else {}
-        self.releases: list[tuple[int, int, bool, Event, int]] = []
+        # (tick, first thread's tick, by one thread, op, loads waited for, tick of the warpgroup) of each release
+        self.releases: list[tuple[int, int, bool, Event, int, int]] = []
         self.children: list[Unit] = []
         self.block: Any = None
         self.entered = False
@@ -159,16 +162,25 @@ class Unit:
         # waits by all lanes, how many of them every lane is known to have passed, and that number per wgmma group
         self.passed = self.converged = 0
         self.wg_passed: list[int] = [0]
-        # of one warp inside warps(): how far the whole warpgroup's accesses, fences and copies were before its last
-        # sync(warp). Its own lanes' share of them is over then; it releases that share, and reads no other warp's.
+        # What a whole warpgroup did is over for others when each of its warps has released its own lanes' part of it:
+        # per component of the warpgroup those of its four warps.
         self.warp = warp
-        self.share: tuple[int, int, int, int] = (0, 0, 0, 0)
+        self.parts: dict[int, tuple[int, ...]] = {}
+        self.part: tuple[int, ...] = tuple(clocks.take() for _ in range(PARTS)) if parent else ()
+        self.part_fenced = 0  # the warpgroup's accesses that this warp's own fences cover
 
     @property
     def done(self) -> bool:
         return self.pc >= len(self.events) and self.block is None
 
     # ---- knowledge
+
+    def over(self, known: Clock, comp: int, epoch: int) -> bool:
+        """Whether a clock knows that this unit's component has come so far, at once or warp by warp."""
+        if known[comp] >= epoch:
+            return True
+        parts = self.parts.get(comp)
+        return parts is not None and all(known[c] >= epoch for c in parts)
 
     def acquire(self, clock: Clock, thread: bool) -> None:
         """Joins what a release published; by the first thread alone when `thread`."""
@@ -183,12 +195,14 @@ class Unit:
             v[self.L], v[self.LF], v[self.W] = self.tick_l, self.fenced_l, self.converged
         else:
             v = np.maximum(self.K, self.KL)
+            for c in self.children:
+                np.maximum(v, c.KL, out=v)
             self._own(v)
             self.tick += 1
         if e is not None:
-            self.releases.append(
-                (self.tick - (0 if thread or self.single else 1), self.tick_l, thread or self.single, e, self.tld_done)
-            )
+            above = self.parent.tick if self.parent is not None else 0
+            alone = thread or self.single
+            self.releases.append((self.tick - (not alone), self.tick_l, alone, e, self.tld_done, above))
         self.tick_l += 1
         return v
 
@@ -199,23 +213,13 @@ class Unit:
         v[self.TLD], v[self.TST], v[self.BR] = self.tld_done, self.tst_done, self.bulk.done
         if self.parent is not None:
             p = self.parent
-            for comp, upto in zip((p.R, p.RF, p.CP, p.CPF), self.share, strict=True):
-                v[comp] = max(int(v[comp]), upto)
+            fenced = max(p.fenced, self.part_fenced)
+            upto = (p.tick, fenced, p.tick_l, p.passed, p.cp.done, p.cp_fenced, p.tld_done, p.tst_done)
+            v[list(self.part)] = upto
         for c in self.children:
             c._own(v)
             c.tick += 1
             c.tick_l += 1
-
-    def synced_warp(self, clock: Clock) -> None:
-        """`synced` for one warp of a warpgroup: what the whole warpgroup did stays known as far as it was."""
-        p = self.parent
-        if p is None:
-            self.synced(clock)
-            return
-        shared = [p.R, p.RF, p.CP, p.CPF]
-        known, first = self.K[shared], self.KL[shared]
-        self.synced(clock)
-        self.K[shared], self.KL[shared] = known, first
 
     def synced(self, clock: Clock) -> None:
         """All lanes now know the clock."""
@@ -231,13 +235,29 @@ class Unit:
         """The four warps start with what the warpgroup knows; their components persist between blocks."""
         if not self.children:
             self.children = [Unit(clocks, self.trace, [], self, w) for w in range(4)]
+            mine = (self.R, self.RF, self.L, self.W, self.CP, self.CPF, self.TLD, self.TST)
+            self.parts = {comp: tuple(c.part[i] for c in self.children) for i, comp in enumerate(mine)}
         for w, c in enumerate(self.children):
             c.events, c.pc, c.block, c.entered = e.children[w], 0, None, False
             np.maximum(c.K, self.K, out=c.K)
             np.maximum(c.KL, self.KL if w == 0 else self.K, out=c.KL)
             np.maximum(c.KL, c.K, out=c.KL)
+            c.KL[c.part[2]] = c.K[c.part[2]] = self.tick_l  # each warp has passed what its warpgroup has passed
             c.dep, c.dep_l = self.dep, self.dep
         return self.children
+
+    def fence(self, thread: bool) -> None:
+        """What the unit (or its first thread) did so far is visible to the async proxy."""
+        if not thread:
+            self.fenced = self.tick
+            self.tick += 1
+            self.cp_fenced = self.cp.done
+            if self.parent is not None:
+                self.part_fenced = self.parent.tick
+            for c in self.children:
+                c.fence(False)
+        self.fenced_l = self.tick_l
+        self.tick_l += 1
 
     def join(self) -> None:
         """After the block the warpgroup knows what every one of its warps knows."""
@@ -246,6 +266,8 @@ class Unit:
             least = np.minimum(least, c.K)
         np.maximum(self.K, least, out=self.K)
         np.maximum(self.KL, self.children[0].KL, out=self.KL)
+        self.tick += 1  # what comes now is not part of what the warps have released
+        self.tick_l += 1
 
 
 class Bucket:

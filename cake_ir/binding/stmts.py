@@ -446,10 +446,41 @@ def _if(c: Context, stmt: S.If) -> None:
         return
     control = c.uniform(cond)
     branches = []
-    for part in (stmt.body, stmt.orelse):
+    ranges = c.ranges
+    for part, holds in ((stmt.body, cond), (stmt.orelse, _opposite(cond))):
+        c.ranges = dict(ranges)
+        _narrow_fixed(c, holds)
         with c.scope(control):
             branches.append(block(c, part))
+        # what a branch declares keeps its interval; what it only narrowed has the old one again
+        ranges = {**c.ranges, **ranges}
+    c.ranges = ranges
     c.emit(B.If(cond, branches[0], branches[1], stmt.span))
+
+
+_FIXED = frozenset({"loop", "instance", "cluster_rank", "cluster_id", "cta", "dim"})
+"""Kinds of variables that no statement changes, so that a condition on them holds in the whole branch."""
+_NOT = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
+
+
+def _opposite(cond: Any) -> Any:
+    """The condition of the other branch, where it is one comparison."""
+    if isinstance(cond, B.SOp) and cond.op in _NOT:
+        return B.SOp(_NOT[cond.op], cond.args, cond.dtype)
+    return None
+
+
+def _narrow_fixed(c: Context, cond: Any) -> None:
+    """Intervals of indices inside a branch that a condition guards."""
+    parts = cond.args if isinstance(cond, B.SOp) and cond.op == "and" else (cond,)
+    for p in parts:
+        if not isinstance(p, B.SOp) or p.op not in ("<", "<=", ">", ">=", "=="):
+            continue
+        fixed = [isinstance(a, B.SConst) or (isinstance(a, B.SVar) and a.var.kind in _FIXED) for a in p.args]
+        if not all(fixed):
+            continue
+        for half in ("<=", ">=") if p.op == "==" else (p.op,):
+            _narrow(c, B.SOp(half, p.args, p.dtype))
 
 
 def _with(c: Context, stmt: S.With) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from cake_ir.derive.findings import contract
 from cake_ir.derive.model import NamedKey
 from cake_ir.diagnostics import NOWHERE, Diagnostic, Related, Span, Subject, error
 from cake_ir.skeleton import AgentTrace, BarAt, Event, ViewAt, compile_skeleton
-from cake_ir.witness import Witness, iter_events, traces
+from cake_ir.witness import Witness, traces
 
 ARRIVING = ("arrive", "expect", "tcgen05_commit", "cp_async_arrive")
 COPIES = ("tma_load", "bulk_load")
@@ -97,7 +98,7 @@ def _count_one(bound: BoundKernel, w: Witness, tally: Tally, ops: dict[int, Op],
     for trace in traces(bound, w):
         rounds: dict[int, _Rounds] = defaultdict(_Rounds)
         base = trace.cta - trace.cta % cluster
-        for e in iter_events(trace.events):
+        for warp, e in _by_warp(trace.events):
             if not isinstance(e.node, Op):
                 continue
             name = e.node.name
@@ -121,7 +122,7 @@ def _count_one(bound: BoundKernel, w: Witness, tally: Tally, ops: dict[int, Op],
                 if e.vals["bar"].use >= 0:
                     tally.waited.setdefault(e.vals["bar"].barrier, e.node.span)
             elif name in ("sync", "named_arrive"):
-                _named(bound, e, trace, tally)
+                _named(bound, e, trace, warp, tally)
     for key, sites in arrivals.items():
         tally.arrivals.setdefault(key[0], {}).setdefault(sum(sites.values()), key)
         tally.sites.setdefault((key[0], sum(sites.values())), sites)
@@ -193,7 +194,17 @@ def _bytes(
             )
 
 
-def _named(bound: BoundKernel, e: Event, trace: AgentTrace, tally: Tally) -> None:
+def _by_warp(events: list[Event], warp: int = 0) -> Iterator[tuple[int, Event]]:
+    """All events with the warp of the instance that runs them alone; 0 outside `warps()`."""
+    for e in events:
+        if e.children is None:
+            yield warp, e
+        else:
+            for w, child in enumerate(e.children):
+                yield from _by_warp(child, w)
+
+
+def _named(bound: BoundKernel, e: Event, trace: AgentTrace, warp: int, tally: Tally) -> None:
     op = e.node
     scope = op.attrs.get("scope")
     warps = 4 if op.unit == "G" else 1
@@ -221,7 +232,8 @@ def _named(bound: BoundKernel, e: Event, trace: AgentTrace, tally: Tally) -> Non
         key = ("warpgroup", trace.role.name, trace.instance)
     else:
         return
-    tally.named[key][(trace.role.name, trace.instance, 0)] = 32 * warps
+    for w in range(warp, warp + warps):
+        tally.named[key][(trace.role.name, trace.instance, w)] = 32
 
 
 def settle(bound: BoundKernel, tally: Tally) -> tuple[dict[Barrier, int], dict[int, int], list[Diagnostic]]:
