@@ -8,6 +8,7 @@ it makes meaningless, and the report says so. Static facts are *proved*; the ord
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -30,8 +31,11 @@ FOLLOW_FROM_STANDSTILL = ("derive/unequal-arrivals", "derive/unequal-bytes", "de
 _SEVERITY = {"error": 0, "warning": 1, "advice": 2}
 
 
-def verify(bound: BoundKernel) -> Report:
-    """The report on one bound kernel. Never raises for a faulty program."""
+def verify(bound: BoundKernel, prove: bool = False) -> Report:
+    """The report on one bound kernel. Never raises for a faulty program.
+
+    prove: spend the seconds that proofs of the order reading may take (docs/order-reading.md, "Cutoff").
+    """
     derived = derive(bound)
     ctx = Context(bound, derived)
     found: list[Diagnostic] = list(derived.diagnostics)
@@ -60,11 +64,13 @@ def verify(bound: BoundKernel) -> Report:
             Property("data order", "undecided", "not run", why),
         ]
     else:
-        order_found, order_properties, order_coverage = _order(bound, derived)
-        found += order_found
-        properties += order_properties
-        coverage += order_coverage
-        if _errors(order_found):
+        from analyses.order import check_order
+
+        order = check_order(bound, derived, prove)
+        found += order.diagnostics
+        properties = [*_with_cutoff(properties, order.cutoff), *order.properties]
+        coverage += order.coverage
+        if _errors(order.diagnostics):
             broken.add("order")
     if broken:
         skipped.append("outputs: whether every output is written once is asked of programs without other errors")
@@ -98,12 +104,13 @@ def verify_text(
     kernel: str | None = None,
     *,
     fixes: bool = False,
+    prove: bool = False,
     name: str = "<text>",
 ) -> Report:
     """Parse, bind and verify a text. With several kernels and no `kernel`, all of them (with a @program: as its launches bind
     them), one report.
 
-    fixes: look for machine-applicable repairs as well (each one verified on a copy), see `analyses.fixes`.
+    prove: see `verify`. fixes: look for machine-applicable repairs as well (each one verified on a copy), see `analyses.fixes`.
     """
     from cake_ir import parse
 
@@ -113,10 +120,8 @@ def verify_text(
             _tidy(parsed.diagnostics), skipped=tuple(f"{layer}: the text does not parse" for layer in LAYERS[1:])
         )
     else:
-        report = _verify_file(parsed.file, dict(bindings or {}), target, kernel, name)
+        report = _verify_file(parsed.file, dict(bindings or {}), target, kernel, name, prove)
     if fixes and not report.accepted:
-        from dataclasses import replace
-
         from analyses.fixes import with_fixes
 
         report = replace(
@@ -125,7 +130,9 @@ def verify_text(
     return report
 
 
-def _verify_file(file: File, bindings: dict[str, Binding], target: str | None, kernel: str | None, name: str) -> Report:
+def _verify_file(
+    file: File, bindings: dict[str, Binding], target: str | None, kernel: str | None, name: str, prove: bool
+) -> Report:
     """All kernels that are asked for; with a @program, as its launches bind them."""
     from cake_ir import bind, bind_program
 
@@ -134,12 +141,13 @@ def _verify_file(file: File, bindings: dict[str, Binding], target: str | None, k
         if bound.program is None:
             return Report(_tidy(bound.diagnostics), skipped=_unbound())
         launched = {id(s.kernel): s.kernel for s in bound.program.steps if isinstance(s, KernelLaunch)}
-        return _join([verify(k) for k in launched.values()])
+        return _join([verify(k, prove) for k in launched.values()])
     names = [kernel] if kernel is not None or len(file.kernels) == 1 else [k.name for k in file.kernels]
     reports = []
     for one in names:
         result = bind(file, bindings, target, one, name)
-        reports.append(verify(result.bound) if result.bound else Report(_tidy(result.diagnostics), skipped=_unbound()))
+        faulty = Report(_tidy(result.diagnostics), skipped=_unbound())
+        reports.append(verify(result.bound, prove) if result.bound else faulty)
     return _join(reports)
 
 
@@ -184,14 +192,6 @@ def _static(ctx: Context, layer: str) -> list[Diagnostic]:
     return found
 
 
-def _order(bound: BoundKernel, derived: Derived) -> tuple[list[Diagnostic], list[Property], list[str]]:
-    """Findings, properties and coverage of the order reading."""
-    from analyses.order import check_order
-
-    result = check_order(bound, derived)
-    return list(result.diagnostics), list(result.properties), list(result.coverage)
-
-
 # ---- properties
 
 
@@ -226,6 +226,22 @@ def _derived_properties(ctx: Context) -> list[Property]:
         else:
             counts.append(Property(name, "checked", scope))
     return counts
+
+
+def _with_cutoff(properties: list[Property], cutoff: Any) -> list[Property]:
+    """Counts and bytes hold for all shapes where the runs of the order reading decide all of them."""
+    if cutoff is None:
+        return properties
+    from analyses.order.check import proved
+
+    return [
+        p
+        if p.verdict != "checked" or p.name not in ("arrival counts", "expected bytes")
+        else proved(p.name, cutoff)
+        if cutoff.holds
+        else replace(p, reason=f"not proved: {cutoff.reason}")
+        for p in properties
+    ]
 
 
 def _resource_property(found: Iterable[Diagnostic]) -> Property:

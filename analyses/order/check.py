@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analyses.order import findings
+from analyses.order.cutoff import QUICK, THOROUGH, Cutoff, decide
 from analyses.order.log import Log
 from analyses.order.machine import Machine
 from analyses.report import Property, Verdict
@@ -12,7 +13,7 @@ from cake_ir.bound import BoundKernel, Op, WarpsBlock, While, walk
 from cake_ir.derive import Derived
 from cake_ir.diagnostics import Diagnostic
 from cake_ir.skeleton import AssumeViolated, SkeletonLimit, compile_skeleton
-from cake_ir.witness import traces
+from cake_ir.witness import Witness, traces
 
 _ASPECTS: tuple[tuple[str, frozenset[str]], ...] = (
     ("progress", frozenset({findings.DEADLOCK})),
@@ -40,37 +41,53 @@ _ASPECTS: tuple[tuple[str, frozenset[str]], ...] = (
 @dataclass(frozen=True)
 class OrderResult:
     """Findings, and a verdict for each property the reading decides. coverage: what was run, what is modelled loosely.
-    events: nodes executed over all witnesses."""
+    events: nodes executed over all witnesses. cutoff: whether the runs decide all shapes; None where findings come first."""
 
     diagnostics: tuple[Diagnostic, ...]
     properties: tuple[Property, ...]
     coverage: tuple[str, ...] = ()
     events: int = 0
+    cutoff: Cutoff | None = None
 
 
-def check_order(bound: BoundKernel, derived: Derived) -> OrderResult:
-    """Runs all witnesses of `derived`. Meaningless while derive has errors: the caller skips it then."""
+def check_order(bound: BoundKernel, derived: Derived, prove: bool = False) -> OrderResult:
+    """Runs all witnesses of `derived`. Meaningless while derive has errors: the caller skips it then.
+
+    prove: also spend the seconds that the runs of a proof for all shapes may take; without it only cheap proofs are made.
+    """
     log = Log(bound)
     ran, events, undecided = [], 0, list(derived.unmet_goals)
     for w in derived.witnesses:
         try:
-            found = traces(bound, w)
+            events += _read(bound, derived, w, log)
         except (SkeletonLimit, AssumeViolated):
             undecided.append(f"{w.describe()}: the run is longer than the limit")
             continue
-        log.begin(w)
-        Machine(bound, derived, w, found, log).run()
         ran.append(w)
-        events += sum(len(t.events) for t in found)
         if log.decided:
             break
     diagnostics = log.diagnostics()
+    clean = ran and len(ran) == len(derived.witnesses) and not any(d.severity == "error" for d in diagnostics)
+    cutoff = decide(bound, derived, THOROUGH if prove else QUICK) if clean else None
+    if cutoff is not None and cutoff.shown is not None:
+        events += _read(bound, derived, cutoff.shown, log)
+        ran.append(cutoff.shown)
+        diagnostics = log.diagnostics()
     return OrderResult(
         diagnostics,
-        _properties(bound, derived, diagnostics, len(ran), undecided),
+        _properties(bound, derived, diagnostics, len(ran), undecided, cutoff),
         _coverage(bound, len(ran), undecided),
         events,
+        cutoff,
     )
+
+
+def _read(bound: BoundKernel, derived: Derived, w: Witness, log: Log) -> int:
+    """Runs one shape; the number of events."""
+    found = traces(bound, w)
+    log.begin(w)
+    Machine(bound, derived, w, found, log).run()
+    return sum(len(t.events) for t in found)
 
 
 def _coverage(bound: BoundKernel, ran: int, undecided: list[str]) -> tuple[str, ...]:
@@ -89,7 +106,12 @@ def _coverage(bound: BoundKernel, ran: int, undecided: list[str]) -> tuple[str, 
 
 
 def _properties(
-    bound: BoundKernel, derived: Derived, diagnostics: tuple[Diagnostic, ...], ran: int, undecided: list[str]
+    bound: BoundKernel,
+    derived: Derived,
+    diagnostics: tuple[Diagnostic, ...],
+    ran: int,
+    undecided: list[str],
+    cutoff: Cutoff | None,
 ) -> tuple[Property, ...]:
     diagnostics = tuple(d for d in diagnostics if d.severity == "error")
     rules = {d.rule for d in diagnostics}
@@ -134,12 +156,25 @@ def _properties(
                 "undecided",
                 "other findings come first" if diagnostics else _not_run(derived),
             )
-        elif undecided:
-            reason = f"goals not met: {'; '.join(undecided[:3])}"
-        elif free and name == "progress":
-            reason = "one schedule per shape: named rounds or data-dependent control are not monotone"
+        elif cutoff is not None and cutoff.holds:
+            out.append(proved(name, cutoff))
+            continue
+        else:
+            parts = [f"goals not met: {'; '.join(undecided[:3])}"] if undecided else []
+            if free and name == "progress":
+                parts.append("one schedule per shape: named rounds or data-dependent control are not monotone")
+            parts += [f"not proved: {cutoff.reason}"] if cutoff is not None else []
+            reason = "; ".join(parts)
         out.append(Property(name, verdict, scope, reason))
     return tuple(out)
+
+
+def proved(name: str, cutoff: Cutoff) -> Property:
+    """A property that the runs of the cutoff argument decide for all shapes."""
+    what = (
+        "on-chip memory, all shapes that `where` admits" if name == "data order" else "all shapes that `where` admits"
+    )
+    return Property(name, "proved", what, cutoff.reason)
 
 
 def _not_run(derived: Derived) -> str:
