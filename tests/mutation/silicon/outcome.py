@@ -86,7 +86,7 @@ def sanitizer(log: str) -> dict[str, Any]:
         if place and last and not found.get(last):
             found[last] = place.group(1)[:160]
         elif text.startswith(" ") and not text.startswith("  ") and text.strip() and not any(n in text for n in _NOISE):
-            last = re.sub(r"0x[0-9a-f]+", "0x..", text.strip())[:160]
+            last = re.sub(r"(?<!\+)0x[0-9a-f]+", "0x..", text.strip())[:160]
             found.setdefault(last, "")
         else:
             last = last if text.startswith("  ") else ""

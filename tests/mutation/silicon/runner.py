@@ -69,6 +69,7 @@ class Child:
     text: bytes = b""
     series: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
+    ended: bool = False
 
 
 def fork(job: dict[str, Any], work: Callable[[Callable[[dict[str, Any]], None]], None]) -> Child:
@@ -90,6 +91,7 @@ def fork(job: dict[str, Any], work: Callable[[Callable[[dict[str, Any]], None]],
 
     try:
         work(say)
+        say({"end": True})
     except BaseException:
         say({"error": traceback.format_exc()[-900:]})
     os._exit(0)  # no teardown: destructors of a broken context may block
@@ -110,6 +112,8 @@ def listen(child: Child) -> bool:
             said = json.loads(line)
             if "error" in said:
                 child.error = said["error"]
+            elif "end" in said:
+                child.ended = True
             else:
                 child.series.append(said)
 
@@ -119,8 +123,8 @@ def conclude(child: Child, silent: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"id": child.job["id"], "class": child.job["class"], "seconds": round(time.monotonic() - child.begin, 2)}
     if silent:
         child.series.append({"outcome": "hang", "says": f"a driver call did not return within {SILENCE_S:g} s"})
-    elif child.error:
-        return {**row, "error": child.error}
+    elif child.error or not child.ended:
+        return {**row, "error": child.error or "the process died"}
     return {**row, "outcome": worst(s["outcome"] for s in child.series), "series": child.series}
 
 
