@@ -129,7 +129,10 @@ class DataOracle:
 
     def load(self, tensor: Any, index: tuple[int, ...], extent: int) -> int:
         """The integer at `index`; extent: size of the last indexed dimension."""
-        i = index[-1] if index else 0
+        return self.value(index[-1] if index else 0, extent)
+
+    def value(self, i: int, extent: int) -> int:
+        """`load` at index i of the last dimension."""
         if self.pattern == "const":
             return self.top
         if self.pattern == "step":

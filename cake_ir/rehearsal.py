@@ -8,7 +8,6 @@ the text times the rounds of those loops only that are not alike.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -65,14 +64,6 @@ class _Run:
 Step = Callable[[_Run], None]
 
 
-@dataclass(frozen=True)
-class Tally:
-    """What a rehearsal counted: executions by op site of every agent (none that is 0), and loop steps as `steps` above."""
-
-    agents: tuple[Counter[int], ...]
-    steps: int
-
-
 class _Block:
     """Ops in a row. cost: budget they take; node: whether they make an event at all."""
 
@@ -82,6 +73,33 @@ class _Block:
         self.cost, self.node = cost, node
         self.ops = [] if op is None else [op]
         self.index = -1
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a rehearsal counted: per agent its blocks with their executions, and loop steps as `steps` above."""
+
+    agents: tuple[tuple[list[_Block], list[int]], ...]
+    steps: int
+
+    def executed(self) -> set[int]:
+        """Sites of the ops that ran."""
+        return {
+            op.site for blocks, counts in self.agents for b, n in zip(blocks, counts, strict=True) if n for op in b.ops
+        }
+
+    def most(self, weights: dict[int, int]) -> int:
+        """The largest number of executions of one op by one agent, times the weight of its site (0 where it has none)."""
+        most = 0
+        for blocks, counts in self.agents:
+            found: dict[int, int] = {}
+            for b, n in zip(blocks, counts, strict=True):
+                if n:
+                    for op in b.ops:
+                        if op.site in weights:
+                            found[op.site] = found.get(op.site, 0) + n * weights[op.site]
+            most = max(most, *found.values()) if found else most
+        return most
 
 
 class Rehearsal:
@@ -126,12 +144,7 @@ class Rehearsal:
                     run.counts = [0] * len(blocks)
                     for step in body:
                         step(run)
-                    found: Counter[int] = Counter()
-                    for n, block in zip(run.counts, blocks, strict=True):
-                        if n:
-                            for op in block.ops:
-                                found[op.site] += n
-                    agents.append(found)
+                    agents.append((blocks, run.counts))
         return Tally(tuple(agents), run.steps)
 
     # ---- what control reads
@@ -256,16 +269,14 @@ class Rehearsal:
         block = _Block(1, True, op)
         if not fails and not results:
             return block
-        # the skeleton's own step, for what it computes and for the faults that computing raises
-        parts = [
-            (name, ev)
-            for name, value in op.operands.items()
-            if (fails or isinstance(value, Region)) and (ev := self.skeleton._operand(value)) is not None
-        ]
-        setters = self.skeleton._results(op) if results else []
         block.index = len(self._blocks)
         self._blocks.append(block)
         count = _counted(block)
+        if not fails and op.name == "load_scalar":
+            return self._load(op, count)
+        # the skeleton's own step, for what it computes and for the faults that computing raises
+        parts = [(k, ev) for k, v in op.operands.items() if (ev := self.skeleton._operand(v)) is not None]
+        setters = self.skeleton._results(op) if results else []
 
         def step(c: Any) -> None:
             vals = {name: ev(c) for name, ev in parts}
@@ -274,6 +285,21 @@ class Rehearsal:
                 setter(c, vals)
 
         return step
+
+    def _load(self, op: Op, count: Step) -> Step:
+        """An integer that control reads: of its region only the last index matters to the oracle."""
+        src = op.operands["src"]
+        starts = [compile_sx(d.start) for d in src.dims if d.kind != "gather"]
+        last = starts[-1] if starts else None
+        extent = compile_sx(src.tensor.extents[-1]) if src.tensor.extents else None
+        slot = next(r.slot for r in op.results if isinstance(r, ScalarVar))
+
+        def load(c: _Run) -> None:
+            count(c)
+            env = c.env
+            env[slot] = c.oracle.value(last(env) if last else 0, extent(env) if extent else 1)
+
+        return load
 
     def _role(self, s: RoleBlock, role: Role) -> _Block | Step | None:
         if s.role is not role:

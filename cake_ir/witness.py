@@ -183,7 +183,7 @@ class _Search:
 
         Executions, not use numbers: a number that stands still must not hide that the loop went on.
         """
-        most = max((n * self.uses[site] for t in found.agents for site, n in t.items() if site in self.uses), default=0)
+        most = found.most(self.uses)
         return most if self.counted is BarUse else max(found.steps, most)
 
     def oracles(self, values: tuple[int, ...], patterns: tuple[str, ...], rounds: int) -> list[DataOracle]:
@@ -513,7 +513,7 @@ def _counted(op: Op, kind: type) -> int:
 
 def _executed(bound: BoundKernel, w: Witness) -> set[int]:
     """Sites of the ops that a witness runs."""
-    return set().union(*rehearsal(bound).run(w.shape, w.sms, w.oracle, w.ctas, RUN_LIMIT).agents)
+    return rehearsal(bound).run(w.shape, w.sms, w.oracle, w.ctas, RUN_LIMIT).executed()
 
 
 def _launch_vars(bound: BoundKernel) -> set[Any]:
