@@ -9,7 +9,7 @@ from analyses.order.cutoff import QUICK, THOROUGH, Cutoff, decide
 from analyses.order.log import Log
 from analyses.order.machine import Machine
 from analyses.report import Property, Verdict
-from cake_ir.bound import BoundKernel, Op, WarpsBlock, While, walk
+from cake_ir.bound import BoundKernel, Op, Region, WarpsBlock, While, walk
 from cake_ir.derive import Derived
 from cake_ir.diagnostics import Diagnostic
 from cake_ir.skeleton import AssumeViolated, SkeletonLimit, compile_skeleton
@@ -156,6 +156,10 @@ def _properties(
                 "undecided",
                 "other findings come first" if diagnostics else _not_run(derived),
             )
+        elif name == "dependent launch":
+            if waits_first(bound):
+                verdict, scope = "proved", "all shapes that `where` admits"
+                reason = "griddep_wait stands before every access of memory that another grid may touch"
         elif cutoff is not None and cutoff.holds:
             out.append(proved(name, cutoff))
             continue
@@ -167,6 +171,21 @@ def _properties(
             reason = "; ".join(parts)
         out.append(Property(name, verdict, scope, reason))
     return tuple(out)
+
+
+def waits_first(bound: BoundKernel) -> bool:
+    """Whether every unit runs a griddep_wait, unconditionally, before it touches global memory other than `Const`."""
+    for top in bound.body:
+        if isinstance(top, Op) and top.name == "griddep_wait":
+            return True
+        if any(
+            isinstance(v, Region) and v.tensor.direction != "Const"
+            for s in walk((top,))
+            if isinstance(s, Op)
+            for v in s.operands.values()
+        ):
+            return False
+    return False
 
 
 def proved(name: str, cutoff: Cutoff) -> Property:

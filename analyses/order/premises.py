@@ -204,22 +204,26 @@ class _Reader:
             return all(self.positive(a) for a in x.args)
         return x.op == "max" and any(self.positive(a) for a in x.args)
 
-    def _loops(self, body: Iterable[Any], around: tuple[For, ...]) -> None:
+    def _loops(self, body: Iterable[Any], around: tuple[For, ...], within: Any = None) -> None:
         for s in body:
             if isinstance(s, While) and (at := self.any_relevant(s.prelude + s.body)):
                 raise Broken(f"a while decides how often {_name(at)} runs", s.span)
-            inner = around
+            inner, inside = around, s if isinstance(s, WarpsBlock) else within
             if isinstance(s, For) and self.any_relevant(s.body):
                 if all(isinstance(x, SConst) for x in (s.start, s.stop, s.step)):
                     self.fixed.add(s.var)
                     rounds = range(s.start.value, s.stop.value, s.step.value)  # type: ignore[union-attr,arg-type]
                     self.ranges[s.var] = (min(rounds, default=0), max(rounds, default=0))
+                    inside = s
                 else:
+                    if within is not None:
+                        what = "warps()" if isinstance(within, WarpsBlock) else "a loop of constant length"
+                        raise Broken(f"a loop of unknown length inside {what}", s.span)
                     self._symbolic(s, around)
                     inner = (*around, s)
             for part in ("prelude", "body", "then", "orelse"):
                 if getattr(s, part, None):
-                    self._loops(getattr(s, part), inner)
+                    self._loops(getattr(s, part), inner, inside)
 
     def _symbolic(self, s: For, around: tuple[For, ...]) -> None:
         found = self.shape.loops
