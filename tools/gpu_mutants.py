@@ -210,7 +210,7 @@ def prepare(directory: Path, seed: int, wanted: dict[str, int], workers: int, ke
     CACHE.mkdir(parents=True, exist_ok=True)
     chosen = [s.name for s in programs() if kernel in s.name]
     shop = Workshop(workers, logs, tell)
-    plan = shop.plan(chosen)
+    plan = shop.plan(chosen) if any(wanted.values()) else []
     tell(f"{len(plan)} mutants of {len(chosen)} programs")
     while True:  # mutants that the compiler refuses are found only when they are drawn: draw again without them
         drawn = draw(plan, seed, wanted, shop.classes)

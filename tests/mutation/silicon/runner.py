@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import select
@@ -177,6 +178,8 @@ def run(directory: Path, out: Path, *, workers: int, launches: int, timeout: flo
     with zipfile.ZipFile(package.directory / "cubins.zip") as z:
         cubins = {n: z.read(n) for n in z.namelist()}
     begin, count = time.monotonic(), 0
+    with contextlib.suppress(ImportError):  # loaded once before the forks; it is initialised in the children only
+        importlib.import_module("cuda.bindings.driver")
     with log.open("a", encoding="utf-8") as sink:
 
         def write(row: dict[str, Any]) -> None:
