@@ -11,25 +11,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from analyses.regions import UNCLIPPED, RegionFacts, mode_of, region_facts
 from cake_ir.bound import (
-    Assume,
     BoundKernel,
-    For,
     Let,
     Op,
     Region,
-    ScalarVar,
     SConst,
     SetScalar,
-    SOp,
     SVar,
     Tensor,
-    While,
-    sx_vars,
-    walk,
 )
 from cake_ir.diagnostics import Diagnostic, Related, Span, Subject
-from cake_ir.events import tainted_scalars
 from cake_ir.skeleton import AssumeViolated, Skeleton, SkeletonLimit
 from cake_ir.witness import Witness, iter_events, witnesses
 
@@ -39,165 +32,14 @@ LIMIT = 20_000
 """Events and loop steps of one witness; a shape that needs more is left out."""
 AGENTS = 1200
 """Roles times CTAs over all witnesses of a kernel; the smallest launch is run in any case."""
-UNCLIPPED = ("bulk_load", "bulk_store", "bulk_reduce")
-"""Ops that move whole rows, whatever the tensor's extents."""
 ELEMENTS = 1 << 22
 """Elements of an Out tensor that are counted; a larger one is left out of that witness."""
-
-_SX = (SConst, SVar, SOp)
-
-
-class _Facts:
-    """What of a kernel decides its global regions. writes: only the ops that write an Out tensor are of interest, otherwise
-    all with a dimension that nothing clips."""
-
-    def __init__(self, bound: BoundKernel, writes: bool) -> None:
-        self.bound = bound
-        self.loaded: set[ScalarVar] = set()
-        self.computed = tainted_scalars(bound)
-        self.under_data: set[int] = set()
-        self._close()
-        self.sites = {
-            s.site
-            for s in walk(bound.body)
-            if isinstance(s, Op) and any(_wanted(s, n, r, writes) for n, r in regions(s))
-        }
-        self.writers = _writers(bound)
-        self.ordered = _ordered(bound)
-        self._known: dict[tuple[Op, str], bool] = {}
-        self.needed: set[ScalarVar] = set()
-        size = -1
-        while size != len(self.needed):
-            size = len(self.needed)
-            self._need(bound.body)
-
-    def _close(self) -> None:
-        """Scalars that depend on loaded data, and sites below a branch that does, to a fixed point."""
-        size = -1
-        while size != len(self.loaded) + len(self.under_data):
-            size = len(self.loaded) + len(self.under_data)
-            self._visit(self.bound.body, False)
-
-    def _visit(self, body: tuple[Any, ...], under: bool) -> None:
-        for s in body:
-            if isinstance(s, Op):
-                self.loaded.update(r for r in s.results if isinstance(r, ScalarVar))
-                if under:
-                    self.under_data.add(s.site)
-            elif isinstance(s, SetScalar):
-                if under or self.depends(s.value):
-                    self.loaded.add(s.var)
-            else:
-                by = under or any(self.depends(x) for x in _control(s))
-                if by and isinstance(s, For):
-                    self.loaded.add(s.var)
-                for part in _blocks(s):
-                    self._visit(part, by)
-
-    def _need(self, body: tuple[Any, ...]) -> bool:
-        """Collects the scalars that the wanted regions and the control around them read; whether there is anything wanted."""
-        any_here = False
-        for s in body:
-            if isinstance(s, Op):
-                if s.site in self.sites:
-                    any_here = True
-                    for _, r in regions(s):
-                        for d in r.dims:
-                            self.needed |= sx_vars(d.start) | (sx_vars(d.stop) if d.stop is not None else set())
-                elif any(r in self.needed for r in s.results if isinstance(r, ScalarVar)):
-                    any_here = True
-                    for _, r in regions(s):
-                        for d in r.dims:
-                            self.needed |= sx_vars(d.start)
-            elif isinstance(s, SetScalar):
-                if s.var in self.needed:
-                    any_here = True
-                    self.needed |= sx_vars(s.value)
-            else:
-                inside = [self._need(part) for part in _blocks(s)]
-                if any(inside) or (isinstance(s, Assume) and _control(s)):
-                    any_here = any_here or any(inside)
-                    for x in _control(s):
-                        self.needed |= sx_vars(x)
-        return any_here
-
-    def depends(self, x: Any) -> bool:
-        return isinstance(x, _SX) and bool(sx_vars(x) & self.loaded)
-
-    def certain(self, op: Op, r: Region) -> bool:
-        """Whether the op's region, and whether it is reached, are the same for all data."""
-        return op.site not in self.under_data and not any(
-            d.kind == "gather" or self.depends(d.start) or (d.stop is not None and self.depends(d.stop)) for d in r.dims
-        )
-
-    def known(self, op: Op, operand: str) -> bool:
-        """Whether the run knows the op's region: it depends at most on loaded indices, which the witness chooses as the
-        kernel assumes them, not on computed data."""
-        answer = self._known.get((op, operand))
-        if answer is None:
-            answer = self._known[op, operand] = self._knows(op, op.operands[operand])
-        return answer
-
-    def _knows(self, op: Op, r: Region) -> bool:
-        free = self.computed
-        return op.operands.get("when") is None and not any(
-            d.kind == "gather" or sx_vars(d.start) & free or (d.stop is not None and sx_vars(d.stop) & free)
-            for d in r.dims
-        )
-
-
-def regions(op: Op) -> list[tuple[str, Region]]:
-    """The global regions of an op with their operand names."""
-    return [(n, r) for n, r in op.operands.items() if isinstance(r, Region)]
-
-
-def _mode(op: Op, operand: str) -> str:
-    return next((a.mode for a in op.decl.accesses if a.operand == operand), "read")
-
-
-def _wanted(op: Op, operand: str, r: Region, writes: bool) -> bool:
-    if writes:
-        return (r.tensor.direction == "Out" and _mode(op, operand) == "write") or r.tensor.direction == "InOut"
-    return op.name in UNCLIPPED or any(
-        d.kind == "index" or (d.kind == "slice" and not _counts_up(d.start)) for d in r.dims
-    )
-
-
-def _counts_up(x: Any) -> bool:
-    """Whether a start is not negative by its form alone: sums and products of extents, indices and positive literals."""
-    if isinstance(x, SConst):
-        return x.value >= 0
-    if isinstance(x, SVar):
-        return x.var.kind in (
-            "dim",
-            "cta",
-            "cta_count",
-            "cluster_rank",
-            "cluster_id",
-            "cluster_count",
-            "sms",
-            "instance",
-        )
-    return (
-        isinstance(x, SOp)
-        and x.op in ("+", "*", "//", "%", "min", "max", "ceil_div")
-        and all(_counts_up(a) for a in x.args)
-    )
-
-
-def _control(s: Any) -> list[Any]:
-    """The scalar expressions that decide whether and how often the blocks of a statement run."""
-    return [x for n in ("start", "stop", "step", "cond") if isinstance(x := getattr(s, n, None), _SX)]
-
-
-def _blocks(s: Any) -> list[tuple[Any, ...]]:
-    return [part for n in ("prelude", "body", "then", "orelse") if (part := getattr(s, n, None))]
 
 
 class _Regions(Skeleton):
     """The skeleton of the ops with global regions alone."""
 
-    def __init__(self, bound: BoundKernel, facts: _Facts) -> None:
+    def __init__(self, bound: BoundKernel, facts: RegionFacts) -> None:
         self._facts = facts
         self.trail: list[Any] = []
         """Events of the run so far, also of one that an assumption has ended."""
@@ -230,7 +72,7 @@ def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
     """Findings on the first witness that shows one; at most one per rule and tensor."""
     found: dict[tuple[str, str], Diagnostic] = {}
     for writes in (True, False):
-        facts = _Facts(bound, writes)
+        facts = region_facts(bound) if writes else RegionFacts(bound, False)
         if not facts.sites:
             continue
         skeleton = _Regions(bound, facts)
@@ -258,7 +100,7 @@ def _larger(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
     shape, dims = base.shape, {v: n for n, v in bound.dims.items()}
     agents = sum(1 if r.unit == "thread" else r.count for r in bound.roles)
     steps: dict[str, int] = {}
-    for t, writers in _writers(bound).items():
+    for t, writers in region_facts(bound).writers.items():
         for _, r in writers if t.direction == "Out" else ():
             for d, x in zip(r.dims, t.extents, strict=True):
                 if isinstance(x, SVar) and x.var in dims and d.kind != "gather" and not isinstance(d.start, SConst):
@@ -275,7 +117,7 @@ def _larger(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
                 break
 
 
-def _check(skeleton: _Regions, facts: _Facts, w: Witness, writes: bool) -> Iterator[Diagnostic]:
+def _check(skeleton: _Regions, facts: RegionFacts, w: Witness, writes: bool) -> Iterator[Diagnostic]:
     """One witness. With `writes` all CTAs, so that holes are holes; otherwise the first and last ones."""
     import numpy as np
 
@@ -324,12 +166,12 @@ def _check(skeleton: _Regions, facts: _Facts, w: Witness, writes: bool) -> Itera
                     yield _finding(bound, OUTSIDE, op.span, f"{op.name} {fault}", t, w, op, trace)
                     return
                 if t in shared:
-                    other = shared[t].meet(trace, op, _mode(op, name), at.dims)
+                    other = shared[t].meet(trace, op, mode_of(op, name), at.dims)
                     if other is not None:
                         text = f"{op.name} touches elements of {t.name} that {other[1]} touches ({other[0].name}), nothing orders the two"
                         yield _finding(bound, RACE, op.span, text, t, w, op, trace, other[0])
                         return
-                if t not in counts or _mode(op, name) != "write":
+                if t not in counts or mode_of(op, name) != "write":
                     continue
                 part = counts[t][tuple(slice(a, max(a, b)) for a, b in at.dims)]
                 if part.size and part.max():
@@ -356,19 +198,6 @@ def _size(shape: tuple[int, ...]) -> int:
     for n in shape:
         size *= n
     return size
-
-
-def _ordered(bound: BoundKernel) -> bool:
-    """Whether the kernel has anything that may order the accesses of two agents to global memory."""
-    return any(
-        isinstance(s, While)
-        or (
-            isinstance(s, Op)
-            and s.name in ("wait", "arrive", "sync", "named_arrive")
-            and s.attrs.get("scope") != "warp"
-        )
-        for s in walk(bound.body)
-    )
 
 
 class _Owners:
@@ -405,16 +234,6 @@ class _Owners:
         import numpy as np
 
         return np.where((here == 0) | (here == me), me, -1)
-
-
-def _writers(bound: BoundKernel) -> dict[Tensor, list[tuple[Op, Region]]]:
-    found: dict[Tensor, list[tuple[Op, Region]]] = {}
-    for s in walk(bound.body):
-        if isinstance(s, Op):
-            for name, r in regions(s):
-                if _mode(s, name) == "write":
-                    found.setdefault(r.tensor, []).append((s, r))
-    return found
 
 
 def _outside(

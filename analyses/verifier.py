@@ -75,9 +75,14 @@ def verify(bound: BoundKernel, prove: bool = False) -> Report:
     if broken:
         skipped.append("outputs: whether every output is written once is asked of programs without other errors")
     else:
+        from analyses.bounds_findings import OUTSIDE, bounds_properties, check_bounds
         from analyses.outputs import check_outputs
 
         outputs = check_outputs(bound)
+        outside = any(d.rule == OUTSIDE for d in outputs)
+        outputs += [d for d in check_bounds(bound) if not outside or d.rule != OUTSIDE]
+        outside = any(d.rule == OUTSIDE for d in outputs)
+        properties += bounds_properties(bound, outside, len(derived.witnesses))
         found += outputs
         properties.append(_outputs_property(derived, outputs))
         if outputs:

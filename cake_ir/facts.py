@@ -10,6 +10,10 @@ import math
 from cake_ir.bound import SX, BoundKernel, For, Region, ScalarVar, SConst, SetScalar, SOp, SVar, View, walk
 from cake_ir.memo import memo
 
+INT_MAX = (1 << 31) - 1
+"""The largest value of an index expression: lowering computes them in `int`, element offsets in 64 bits."""
+EXTENT_MAX = INT_MAX - (1 << 16)
+"""The largest extent that a launch accepts: one more tile or one lane more still fits 32 bits."""
 CP_ASYNC_BYTES = (16, 8, 4)
 """Widths of one cp.async, widest first (PTX ISA, 'cp.async')."""
 

@@ -5,10 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cake_ir.bound import SX, BoundKernel, ScalarVar, SConst, SetScalar, SVar, compile_sx, sx_vars
+from cake_ir.bound import (
+    SX,
+    BoundKernel,
+    For,
+    Op,
+    Region,
+    ScalarVar,
+    SConst,
+    SetScalar,
+    SOp,
+    SVar,
+    compile_sx,
+    sx_vars,
+    walk,
+)
 from cake_ir.derive import Derived, TensorMap
 from cake_ir.derive.maps import stride
 from cake_ir.diagnostics import CakeError, Span, error
+from cake_ir.facts import EXTENT_MAX, INT_MAX
 from lowering.emission.context import Context, Record
 from lowering.emission.kernel import parameters
 from lowering.plan import Arg, ArgSpec, LaunchPlan, Manifest, MapSpec, Promise, TensorMapPlan, validate
@@ -108,8 +123,8 @@ def environment(bound: BoundKernel, dims: dict[str, int], scalars: dict[str, flo
     for name, v in bound.dims.items():
         if name not in dims:
             raise _bad(f"extent {name} is not given", bound.span)
-        if not 0 < dims[name] < 1 << 31:
-            raise _bad(f"extent {name} = {dims[name]} is outside 1 .. 2^31-1", bound.span)
+        if not 0 < dims[name] <= EXTENT_MAX:
+            raise _bad(f"extent {name} = {dims[name]} is outside 1 .. {EXTENT_MAX}", bound.span)
         env[v.slot] = int(dims[name])
     for v in bound.args:
         if v.name not in scalars:
@@ -145,6 +160,7 @@ def plan(
     for where in bound.where:
         if not compile_sx(where.cond)(env):
             raise _bad(f"where({sx_text(where.cond)}) does not hold for {_shape(dims)}", where.span)
+    _fits_32_bits(bound, env, dims)
     for guard in d.guards:
         if guard.kind == "base" or guard.value is None:
             continue  # base addresses are checked where they are known, by the runtime
@@ -174,6 +190,40 @@ def plan(
     if grid > 0:
         validate(out)
     return out
+
+
+def _fits_32_bits(bound: BoundKernel, env: list[Any], dims: dict[str, int]) -> None:
+    """Index expressions that the launch alone decides (tile counts, loop bounds) fit the kernel's 32 bits; the verifier proves the
+    others from that (`analyses.bounds`)."""
+
+    def visit(x: SX, span: Span) -> None:
+        if not isinstance(x, SOp):
+            return
+        for y in x.args:
+            visit(y, span)
+        if x.dtype == "i32" and x.op in ("+", "-", "*", "<<") and all(env[v.slot] is not None for v in sx_vars(x)):
+            try:
+                value = int(compile_sx(x)(env))
+            except ZeroDivisionError:
+                return
+            if not -INT_MAX - 1 <= value <= INT_MAX:
+                raise _bad(f"{sx_text(x)} = {value} does not fit 32 bits for {_shape(dims)}", span)
+
+    for t in bound.tensors:
+        for e in t.extents:
+            if compile_sx(e)(env) > EXTENT_MAX:
+                raise _bad(f"an extent of {t.name} is above {EXTENT_MAX} for {_shape(dims)}", t.span)
+    visit(bound.launch.ctas, bound.launch.span)
+    for stmt in walk(bound.body):
+        if isinstance(stmt, SetScalar):
+            visit(stmt.value, stmt.span)
+        elif isinstance(stmt, For):
+            visit(stmt.start, stmt.span)
+            visit(stmt.stop, stmt.span)
+        elif isinstance(stmt, Op):
+            for r in stmt.operands.values():
+                for d in r.dims if isinstance(r, Region) else ():
+                    visit(d.start, stmt.span)
 
 
 def _scalar_arg(kind: str, v: ScalarVar, env: list[Any]) -> Arg:

@@ -18,7 +18,7 @@ RULE = Rule(
 
 REJECTED = '''
 @kernel(target="sm_90a")
-def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
+def product(a: In[bf16, M, K], b: In[bf16, 64, 2 * K], d: Out[f32, M, 64]):
     where(K > 0, K % 8 == 0)
     launch(ctas=ceil_div(M, 64))
     producer = role(thread, warps=4)
@@ -47,7 +47,7 @@ def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
 
 ACCEPTED = '''
 @kernel(target="sm_90a")
-def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
+def product(a: In[bf16, M, K], b: In[bf16, 64, 2 * K], d: Out[f32, M, 64]):
     where(K > 0, K % 8 == 0)
     launch(ctas=ceil_div(M, 64))
     producer = role(thread, warps=4)

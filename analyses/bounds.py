@@ -1,0 +1,597 @@
+"""Global indices and 32-bit index arithmetic for every shape that `where` admits.
+
+The body is walked once with symbolic values (`analyses.symbolic`): locals hold polynomials, loops forget what they change, and
+conditions, `where` and `assume` are facts. Each access gives goals: an index lies inside its extent, a slice starts at 0 or later,
+and what a bulk copy moves ends inside. Each i32 operation gives the goal that its result fits 32 bits. Lowering computes index
+expressions in `int` and forms element offsets in 64 bits, so only the written expressions can overflow; what the extents alone
+decide (tile counts, loop bounds) the launcher evaluates exactly and refuses, see `lowering.emission.manifest`.
+
+A goal is proved, refuted by a shape with values for its index variables that keep every fact, or open.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from analyses import symbolic as S
+from analyses.regions import UNCLIPPED
+from analyses.symbolic import Algebra, Poly, TooLarge, const
+from cake_ir.bound import (
+    Assume,
+    BoundKernel,
+    ElectedBlock,
+    For,
+    Fragment,
+    If,
+    Let,
+    Op,
+    Region,
+    RoleBlock,
+    ScalarVar,
+    SConst,
+    SetScalar,
+    SOp,
+    SVar,
+    VCoord,
+    VExpand,
+    VFrag,
+    VOp,
+    VSplat,
+    WarpsBlock,
+    While,
+    sx_vars,
+)
+from cake_ir.diagnostics import Span
+from cake_ir.facts import EXTENT_MAX, INT_MAX, facts_of
+from cake_ir.memo import memo
+
+TRIES = 120
+"""Assignments tried for one goal that is not proved."""
+SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 64, 65, 100, 128, 129, 256, 257)
+LARGE = (*(1 << k for k in range(8, 31)), 3 << 20, EXTENT_MAX)
+MEMORY = 1 << 40
+"""Bytes that the tensors of a witness of an overflow may have together; no GPU has more memory."""
+_SX = (SConst, SVar, SOp)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Something that must hold. kind: low | high | end (of a region) | overflow. need: what must not be negative, under the facts.
+    dim: dimension of the region. loose: a condition above could not be expressed, so that a witness may not reach the place.
+    value, limit: the index (or result) and the extent (or what 32 bits hold)."""
+
+    kind: str
+    span: Span
+    need: Poly
+    facts: tuple[Poly, ...]
+    op: Op | None = None
+    region: Region | None = None
+    dim: int = 0
+    role: str | None = None
+    gathered: bool = False
+    masked: bool = False
+    loose: bool = False
+    value: Poly = field(default_factory=dict)
+    limit: Poly = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Witnessed:
+    """A shape and values of the index variables by name, the value reached and its limit."""
+
+    shape: dict[str, int]
+    variables: dict[str, int]
+    value: int
+    limit: int
+
+
+@dataclass
+class Decided:
+    """Goals by outcome."""
+
+    proved: int = 0
+    open: list[Goal] = field(default_factory=list)
+    refuted: list[tuple[Goal, Witnessed]] = field(default_factory=list)
+
+
+def decide(bound: BoundKernel) -> Decided:
+    """All goals of a kernel, decided once."""
+    return memo(bound, "bounds", lambda: _Walk(bound).decide())
+
+
+class _Walk:
+    def __init__(self, bound: BoundKernel) -> None:
+        self.bound = bound
+        self.algebra = Algebra()
+        self.values: dict[ScalarVar, Poly] = {}
+        self.frags: dict[Any, Poly] = {}
+        self.goals: list[Goal] = []
+        self.role: str | None = None
+        self.positive = facts_of(bound).nonnegative
+        self.launch_wide: set[int] = set()
+        self.data: set[int] = set()
+        self.facts: list[Poly] = []
+        self.checked: set[tuple[Any, ...]] = set()
+        self.loose = 0
+        self.extents: list[list[Poly]] = []
+        self.sizes: list[Poly] = []
+        self.values_of_dims: dict[str, Poly] = {}
+        self._begin()
+
+    def decide(self) -> Decided:
+        self.block(self.bound.body)
+        out = Decided()
+        for g in self.goals:
+            if self.algebra.proves(g.need, g.facts):
+                out.proved += 1
+                continue
+            values = self.refute(g, max(24, TRIES // (1 + len(out.open))))
+            if values is not None:
+                out.refuted.append((g, values))
+            else:
+                out.open.append(g)
+        return out
+
+    # ---- what the launch fixes
+
+    def _begin(self) -> None:
+        b, a = self.bound, self.algebra
+        multiples: dict[ScalarVar, Any] = {}
+        for w in b.where:
+            for c in _conjuncts(w.cond):
+                if isinstance(c, SOp) and c.op == "==" and isinstance(c.args[0], SOp) and c.args[0].op == "%":
+                    x, k = c.args[0].args
+                    zero = isinstance(c.args[1], SConst) and c.args[1].value == 0
+                    if zero and isinstance(x, SVar) and x.var.kind == "dim" and x.var not in multiples:
+                        multiples[x.var] = k
+        free = [v for v in b.dims.values() if v not in multiples]
+        for v in [*free, *(v for v in b.dims.values() if v in multiples)]:
+            k = multiples.get(v)
+            if k is not None and not all(x in self.values for x in sx_vars(k)):
+                k = None
+            if k is None:
+                self.values[v] = a.atom(v.name, [{}], [const(EXTENT_MAX)], ("dim", v))
+                self.launch_wide.add(len(a.atoms) - 1)
+                continue
+            factor = self.scalar(k)
+            number = S.constant(factor)
+            whole = a.atom(f"{v.name} steps", [{}], [const(EXTENT_MAX // number)] if number else [const(EXTENT_MAX)])
+            self.launch_wide.add(len(a.atoms) - 1)
+            self.values[v] = S.mul(factor, whole)
+            if number is None:
+                self.facts.append(S.add(const(EXTENT_MAX), self.values[v], -1))
+        for v in b.args:
+            if v.dtype == "i32":
+                self.values[v] = a.atom(v.name, [const(-INT_MAX - 1)], [const(INT_MAX)], ("arg", v))
+                self.launch_wide.add(len(a.atoms) - 1)
+        if "sms" in b.builtins:
+            self.values[b.builtins["sms"]] = a.atom("device.sms", [const(1)], [const(1024)])
+            self.launch_wide.add(len(a.atoms) - 1)
+        self.values_of_dims = {n: self.values[v] for n, v in b.dims.items()}
+        for w in b.where:
+            self.facts += self.conditions(w.cond)
+        self.loose = 0  # what `where` says beside is checked on the witness alone
+        for t in b.tensors:
+            self.extents.append([self.scalar(e) for e in t.extents])
+            self.sizes += self.extents[-1]
+            for e, p in zip(t.extents, self.extents[-1], strict=True):
+                if not isinstance(e, (SConst, SVar)):
+                    self.facts.append(S.add(const(EXTENT_MAX), p, -1))
+                self.facts += [p] if not self.algebra.proves(p) else []
+        ctas = self.scalar(b.launch.ctas)
+        self.facts += self.factors(ctas)
+        cluster = b.launch.cluster
+        clusters = a.floor_div(ctas, const(cluster))
+        for name, low, high in (
+            ("cta", {}, S.add(ctas, const(-1))),
+            ("cluster_rank", {}, const(cluster - 1)),
+            ("cluster_id", {}, S.add(clusters, const(-1))),
+        ):
+            if name in b.builtins:
+                self.values[b.builtins[name]] = a.atom(name, [low], [high, const(INT_MAX - 1)])
+        if "cta_count" in b.builtins:
+            self.values[b.builtins["cta_count"]] = ctas
+            self.facts.append(S.add(ctas, const(-1)))
+        if "cluster_count" in b.builtins:
+            self.values[b.builtins["cluster_count"]] = clusters
+            self.facts.append(S.add(clusters, const(-1)))
+
+    def factors(self, count: Poly) -> list[Poly]:
+        """What follows from a count being at least 1: so is each factor of a product."""
+        found = [S.add(count, const(-1))]
+        if len(count) == 1:
+            ((m, c),) = count.items()
+            if c > 0 and all(self.algebra.proves({(v,): 1}, self.facts) for v in m):
+                found += [S.add({(v,): 1}, const(-1)) for v in set(m)]
+        return found
+
+    # ---- values
+
+    def scalar(self, x: Any) -> Poly:
+        """The value of an index expression."""
+        if isinstance(x, SConst):
+            return const(int(x.value)) if not isinstance(x.value, float) else self.unknown(x)
+        if isinstance(x, SVar):
+            known = self.values.get(x.var)
+            return known if known is not None else self.fresh(x.var)
+        a = self.algebra
+        if x.op in ("cast", "/") or any(y.dtype not in ("i32", "bool") for y in x.args):
+            return self.unknown(x)
+        if x.op == "select":
+            p, q = self.scalar(x.args[1]), self.scalar(x.args[2])
+            return a.either(p, q, x)
+        args = [self.scalar(y) for y in x.args]
+        return self.apply(x.op, args, x)
+
+    def apply(self, op: str, args: list[Poly], key: Any) -> Poly:
+        """One operation on values."""
+        a = self.algebra
+        if op in ("+", "-"):
+            return S.add(args[0], args[1], 1 if op == "+" else -1)
+        if op == "neg":
+            return S.add({}, args[0], -1)
+        if op == "*":
+            return S.mul(args[0], args[1])
+        if op in ("//", "%") and a.proves(S.add(args[1], const(-1)), self.facts):
+            return a.floor_div(*args) if op == "//" else a.modulo(*args)
+        if op == "ceil_div" and a.proves(S.add(args[1], const(-1)), self.facts):
+            return a.floor_div(S.add(S.add(args[0], args[1]), const(-1)), args[1])
+        if op == "min":
+            return a.least(*args)
+        if op == "max":
+            return a.greatest(*args)
+        k = S.constant(args[1]) if len(args) == 2 else None
+        if op in ("<<", ">>") and k is not None and 0 <= k < 31:
+            return S.mul(args[0], const(1 << k)) if op == "<<" else a.floor_div(args[0], const(1 << k))
+        if op == "&" and k is not None and k >= 0:
+            return a.modulo(args[0], const(k + 1)) if k & (k + 1) == 0 else a.opaque("&", *args, lower=[{}], upper=[const(k)])
+        if op == "lsb":
+            return a.opaque("lsb", *args, lower=[const(-1)], upper=[const(31)])
+        if op == "abs":
+            return a.greatest(args[0], S.add({}, args[0], -1))
+        return self.unknown(key)
+
+    def unknown(self, key: Any) -> Poly:
+        """A value that nothing is known of but its sign, where the text tells it."""
+        low: list[Poly] = [{}] if isinstance(key, _SX) and self.positive(key) else []
+        found = self.algebra.atom("a value", low, [], ("x", id(key)))
+        self.data.update(m[0] for m in found if m)
+        return found
+
+    def fresh(self, v: ScalarVar) -> Poly:
+        """A variable whose value is not known here: loaded, or changed by a loop."""
+        low: list[Poly] = [{}] if self.positive(SVar(v)) or v.dtype in ("u32", "bool") else []
+        found = self.algebra.atom(v.name, low, [], None)
+        self.data.add(len(self.algebra.atoms) - 1)
+        self.values[v] = found
+        return found
+
+    def element(self, x: Any) -> Poly | None:
+        """The value of an i32 tile expression at any one of its elements."""
+        if isinstance(x, VSplat):
+            return self.scalar(x.x) if x.x.dtype == "i32" else None
+        if isinstance(x, VCoord):
+            n = x.type.rows if x.axis == "rows" or "row" in x.axis else x.type.cols
+            return self.algebra.atom(x.axis, [{}], [const(n - 1)], ("coord", x.axis, n))
+        if isinstance(x, VExpand):
+            return self.element(x.x)
+        if isinstance(x, VFrag):
+            if x.type.dtype.name != "i32":
+                return None
+            key = (x.frag, x.row0, x.col0)
+            if key not in self.frags:
+                self.frags[key] = self.algebra.atom(x.frag.name)
+                self.data.add(len(self.algebra.atoms) - 1)
+            return self.frags[key]
+        if isinstance(x, VOp) and x.op in ("+", "-", "*", "neg", "min", "max", "<<", ">>", "&"):
+            args = [self.element(y) for y in x.args]
+            known = [p for p in args if p is not None]
+            return self.apply(x.op, known, x) if len(known) == len(args) else None
+        return None
+
+    def conditions(self, cond: Any) -> list[Poly]:
+        """Polynomials that are not negative where a condition holds. Counts in `loose` what they do not express."""
+        if isinstance(cond, (SOp, VOp)):
+            if cond.op in ("and", "&"):
+                return [f for c in cond.args for f in self.conditions(c)]
+            if cond.op == "not" and isinstance(cond.args[0], SOp):
+                return self.negations(cond.args[0])
+            if cond.op in ("<", "<=", ">", ">=", "=="):
+                value = self.scalar if isinstance(cond, SOp) else self.element
+                if any(y.dtype != "i32" for y in cond.args if isinstance(y, _SX)):
+                    self.loose += 1
+                    return []
+                a, b = value(cond.args[0]), value(cond.args[1])
+                if a is None or b is None:
+                    self.loose += 1
+                    return []
+                up, down = S.add(b, a, -1), S.add(a, b, -1)
+                return {
+                    "<": [S.add(up, const(-1))],
+                    "<=": [up],
+                    ">": [S.add(down, const(-1))],
+                    ">=": [down],
+                    "==": [up, down],
+                }[cond.op]
+        if not (isinstance(cond, SConst) and cond.value):
+            self.loose += 1
+        return []
+
+    def negations(self, cond: Any) -> list[Poly]:
+        """The same where a condition does not hold."""
+        turned = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "!=": "=="}
+        if isinstance(cond, SOp) and cond.op in turned:
+            return self.conditions(SOp(turned[cond.op], cond.args, "bool"))
+        if isinstance(cond, SOp) and cond.op == "or":
+            return [f for c in cond.args for f in self.negations(c)]
+        self.loose += 1
+        return []
+
+    # ---- statements
+
+    def block(self, body: tuple[Any, ...]) -> None:
+        """A sequence; what `assume` says there holds to its end."""
+        have, loose = len(self.facts), self.loose
+        for s in body:
+            try:
+                self.statement(s)
+            except TooLarge:
+                self.forget(_changed((s,)))
+        del self.facts[have:]
+        self.loose = loose
+
+    def under(self, facts: list[Poly], body: tuple[Any, ...], loose: int) -> None:
+        """A block where facts hold. loose: the count before they were read off their condition."""
+        have = len(self.facts)
+        self.facts += facts
+        self.block(body)
+        del self.facts[have:]
+        self.loose = loose
+
+    def statement(self, s: Any) -> None:
+        if isinstance(s, Op):
+            self.op(s)
+        elif isinstance(s, SetScalar):
+            if s.var.dtype == "i32":
+                self.fits(s.value, s.span)
+                self.values[s.var] = self.scalar(s.value)
+        elif isinstance(s, Let):
+            self.forget({s.frag})
+            value = self.element(s.value) if s.value is not None and s.frag.type.dtype.name == "i32" else None
+            if value is not None:
+                self.frags[s.frag, 0, 0] = value
+        elif isinstance(s, For):
+            for x in (s.start, s.stop):
+                self.fits(x, s.span)
+            start, stop = self.scalar(s.start), self.scalar(s.stop)
+            step = s.step.value if isinstance(s.step, SConst) else None
+            self.forget(_changed(s.body))
+            lower, upper = [start], [S.add(stop, const(-1))]
+            if isinstance(step, int) and step > 1:
+                rounds = self.algebra.floor_div(S.add(S.add(stop, start, -1), const(step - 1)), const(step))
+                upper.append(S.add(start, S.add(rounds, const(-1)), step))
+            down = isinstance(step, int) and step < 0
+            self.values[s.var] = self.algebra.atom(s.var.name, [] if down else lower, [start] if down else upper)
+            if not down and self.algebra.proves(start, self.facts):
+                self.algebra.plain.add(len(self.algebra.atoms) - 1)
+            inside = [] if down else [S.add(S.add(stop, start, -1), const(-1))]
+            if inside and self.algebra.proves(start, self.facts):
+                inside += self.factors(stop)
+            self.under(inside, s.body, self.loose)
+            self.forget(_changed(s.body))
+        elif isinstance(s, While):
+            self.forget(_changed(s.prelude + s.body))
+            self.block(s.prelude)
+            loose = self.loose
+            self.under(self.conditions(s.cond), s.body, loose)
+            self.forget(_changed(s.prelude + s.body))
+        elif isinstance(s, If):
+            before, frags, loose = dict(self.values), dict(self.frags), self.loose
+            self.under(self.conditions(s.cond), s.then, loose)
+            self.values, self.frags = before, frags
+            if s.orelse:
+                self.under(self.negations(s.cond), s.orelse, loose)
+            self.forget(_changed(s.then + s.orelse))
+        elif isinstance(s, RoleBlock):
+            outer, self.role = self.role, s.role.name
+            if s.instance is not None:
+                self.values[s.instance] = self.algebra.atom(s.instance.name, [{}], [const(s.role.count - 1)])
+            self.block(s.body)
+            self.role = outer
+        elif isinstance(s, WarpsBlock):
+            if s.warp is not None:
+                self.values[s.warp] = self.algebra.atom(s.warp.name, [{}], [const(3)])
+            self.block(s.body)
+        elif isinstance(s, ElectedBlock):
+            self.block(s.body)
+        elif isinstance(s, Assume):
+            self.facts += self.conditions(s.cond)
+
+    def forget(self, changed: set[Any]) -> None:
+        """Variables and fragments take values that are not known."""
+        for v in changed:
+            if isinstance(v, ScalarVar):
+                self.values.pop(v, None)
+        for key in [k for k in self.frags if k[0] in changed]:
+            del self.frags[key]
+
+    def op(self, op: Op) -> None:
+        for value in op.operands.values():
+            if isinstance(value, Region):
+                self.region(op, value)
+        self.forget(set(op.results))
+
+    # ---- goals
+
+    def region(self, op: Op, r: Region) -> None:
+        facts = list(self.facts)
+        when = op.operands.get("when")
+        before = self.loose
+        if when is not None:
+            facts += self.conditions(when)
+        loose, self.loose = self.loose > 0, before
+        held = tuple(facts)
+        for i, (d, extent) in enumerate(zip(r.dims, r.tensor.extents, strict=True)):
+            size = self.scalar(extent)
+            if d.kind == "gather":
+                start = self.element(d.rows)
+                if start is None:
+                    continue
+            else:
+                self.fits(d.start, r.span, held)
+                start = self.scalar(d.start)
+            made: dict[str, Any] = {
+                "op": op, "region": r, "dim": i, "role": self.role, "gathered": d.kind == "gather",
+                "masked": when is not None, "loose": loose,
+                "value": start, "limit": size,
+            }  # fmt: skip
+            self.goals.append(Goal("low", op.span, start, held, **made))
+            if d.kind in ("index", "gather"):
+                self.goals.append(Goal("high", op.span, S.add(S.add(size, start, -1), const(-1)), held, **made))
+            elif op.name in UNCLIPPED:
+                self.goals.append(Goal("end", op.span, S.add(S.add(size, start, -1), const(-d.size)), held, **made))
+
+    def fits(self, x: Any, span: Span, facts: tuple[Poly, ...] | None = None) -> None:
+        """Goals that every operation of an index expression fits 32 bits. What the launcher knows it checks itself."""
+        if not isinstance(x, SOp) or x.dtype != "i32":
+            return
+        for y in x.args:
+            self.fits(y, span, facts)
+        if x.op not in ("+", "-", "*", "<<", "neg"):
+            return
+        p = self.scalar(x)
+        atoms = set(self.algebra.closure([p]))
+        if all(v in self.launch_wide or self.algebra.atoms[v].made for v in atoms):
+            self.facts.append(S.add(const(INT_MAX), p, -1))
+            return
+        if atoms & self.data and not (facts is not None and any(len(m) > 1 for m in p)):
+            return  # a counter, or a number that data add up; in an address it counts
+        held = tuple(self.facts) if facts is None else facts
+        key = (S.freeze(p), held.__len__())
+        if key not in self.checked:
+            self.checked.add(key)
+            most = const(INT_MAX)
+            made: dict[str, Any] = {"role": self.role, "loose": self.loose > 0, "value": p, "limit": most}
+            self.goals.append(Goal("overflow", span, S.add(most, p, -1), held, **made))
+
+    # ---- witnesses
+
+    def refute(self, g: Goal, tries: int) -> Witnessed | None:
+        """A shape, with values of the index variables by name, that keeps every fact and breaks the goal.
+
+        Values that only data decide count where the text bounds them on the side that breaks: an index that `assume` or a mask keeps
+        within 0 .. M is known to reach M, one that nothing bounds is open."""
+        if g.loose:
+            return None
+        a = self.algebra
+        if any(v in self.data for m in g.need for v in m) and not any(
+            a.proves(S.add(g.need, const(k)), g.facts) for k in (1, 2, 8, 64, 1024)
+        ):
+            return None
+        atoms = a.closure([g.need, g.value, g.limit, *g.facts, *self.sizes])
+        dims = [v for v in atoms if v in self.launch_wide]
+        chance = random.Random(len(atoms))
+        for k in range(tries):
+            values = self.assign(g, atoms, dims, chance, k)
+            if values is not None and S.evaluate(g.need, values) < 0 and all(S.evaluate(f, values) >= 0 for f in g.facts):
+                if g.kind == "overflow" and self.memory(values) > MEMORY:
+                    continue
+                return self.witnessed(g, values)
+        return None
+
+    def assign(self, g: Goal, atoms: list[int], dims: list[int], chance: random.Random, k: int) -> dict[int, int] | None:
+        """Values of all atoms, the oldest first: extents by chance, index variables at their ends."""
+        values: dict[int, int] = {}
+        large = g.kind == "overflow"
+        corner = k % 3
+        for v in atoms:
+            at = self.algebra.atoms[v]
+            try:
+                low = max((S.evaluate(p, values) for p in at.lower), default=None)
+                high = min((S.evaluate(p, values) for p in at.upper), default=None)
+                if at.made is not None:
+                    op, x, y = at.made
+                    values[v] = S.operate(op, S.evaluate(x, values), S.evaluate(y, values))
+                    continue
+                if at.cases:
+                    values[v] = S.evaluate(at.cases[chance.randrange(2)], values)
+                    continue
+            except (ZeroDivisionError, KeyError):
+                return None
+            if v in dims:
+                sizes = LARGE if large and chance.randrange(4) else SMALL
+                values[v] = min(max(chance.choice(sizes), low or 0), high if high is not None else INT_MAX)
+                continue
+            for f in g.facts:
+                parts = S.split(f, v)
+                rate = S.constant(parts[0]) if parts is not None else None
+                if parts is None or rate not in (1, -1):
+                    continue
+                try:
+                    rest = S.evaluate(parts[1], values)
+                except KeyError:
+                    continue
+                if rate == 1:
+                    low = -rest if low is None else max(low, -rest)
+                else:
+                    high = rest if high is None else min(high, rest)
+            if low is not None and high is not None and low > high:
+                return None
+            low = low if low is not None else min(0, high if high is not None else 0)
+            high = high if high is not None else max(low, 0)
+            values[v] = high if corner == 0 else low if corner == 1 else chance.choice((low, high))
+        return values
+
+    def memory(self, values: dict[int, int]) -> int:
+        """Bytes of all tensors."""
+        return sum(
+            t.dtype.bits * math.prod(max(0, S.evaluate(p, values)) for p in extents) // 8
+            for t, extents in zip(self.bound.tensors, self.extents, strict=True)
+        )
+
+    def witnessed(self, g: Goal, values: dict[int, int]) -> Witnessed:
+        """The assignment by name; variables are those that the goal is made of."""
+        a = self.algebra
+        base = [v for v in a.closure([g.need]) if a.atoms[v].made is None and v not in self.launch_wide]
+        shape = {
+            n: S.evaluate(p, values)
+            for n, p in self.values_of_dims.items()
+            if all(v in values for m in p for v in m)
+        }
+        return Witnessed(
+            shape, {a.atoms[v].name: values[v] for v in base}, S.evaluate(g.value, values), S.evaluate(g.limit, values)
+        )
+
+
+def _conjuncts(x: Any) -> Iterator[Any]:
+    if isinstance(x, SOp) and x.op == "and":
+        for a in x.args:
+            yield from _conjuncts(a)
+    else:
+        yield x
+
+
+def _changed(body: tuple[Any, ...]) -> set[Any]:
+    """Scalars and fragments that a block may set."""
+    found: set[Any] = set()
+    for s in body:
+        if isinstance(s, SetScalar):
+            found.add(s.var)
+        elif isinstance(s, Let):
+            found.add(s.frag)
+        elif isinstance(s, Op):
+            found |= set(s.results)
+            acc = s.operands.get("acc")
+            if isinstance(acc, Fragment):
+                found.add(acc)
+        elif isinstance(s, For):
+            found.add(s.var)
+        for part in ("prelude", "body", "then", "orelse"):
+            inner = getattr(s, part, None)
+            if inner:
+                found |= _changed(inner)
+    return found
