@@ -93,13 +93,20 @@ cli.params[:0] = shared_options()
 
 @cli.command()
 @program_options
+@click.option("--prove", is_flag=True, help="Try to prove for all shapes what is only checked; takes seconds.")
 @click.pass_context
 def verify(
-    ctx: click.Context, file: Path, settings: tuple[str, ...], target: str | None, kernel: str | None, as_json: bool
+    ctx: click.Context,
+    file: Path,
+    settings: tuple[str, ...],
+    target: str | None,
+    kernel: str | None,
+    as_json: bool,
+    prove: bool,
 ) -> None:
     """Run every gate on FILE."""
     ref = ref_of(file, settings, target, kernel)
-    result = ctx.obj.engine(keep=False).verify(ref, "detailed")
+    result = ctx.obj.engine(keep=False).verify(ref, "detailed", prove)
     from server.terminal import show_properties
 
     finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_properties)

@@ -150,11 +150,14 @@ class Engine:
 
     # ---- verify ----------------------------------------------------------------------------------------------------
 
-    def verify(self, ref: Ref, detail: Detail = "concise") -> Result:
-        """Run every gate on every kernel named; report findings, properties and the generated protocol tables."""
-        return or_unstored(self, lambda e: e._verify(ref, detail))
+    def verify(self, ref: Ref, detail: Detail = "concise", prove: bool = False) -> Result:
+        """Run every gate on every kernel named; report findings, properties and the generated protocol tables.
 
-    def _verify(self, ref: Ref, detail: Detail) -> Result:
+        prove: spend the seconds that proofs for all shapes may take.
+        """
+        return or_unstored(self, lambda e: e._verify(ref, detail, prove))
+
+    def _verify(self, ref: Ref, detail: Detail, prove: bool) -> Result:
         program = self.programs.load(ref)
         units = self.programs.units(program)
         diagnostics = [*self._fixed(program, None, program.diagnostics, detail)]
@@ -166,7 +169,7 @@ class Engine:
                 diagnostics += self._fixed(program, unit, unit.diagnostics, detail)
                 skipped.append(f"{unit.kernel}: not analysed, because it is not well-typed")
                 continue
-            report = self.report(unit)
+            report = self.report(unit, prove)
             diagnostics += self._fixed(program, unit, (*unit.diagnostics, *report.diagnostics), detail)
             properties += [{"kernel": unit.kernel, **plain(p)} for p in report.properties]
             skipped += [f"{unit.kernel}: {clean(s, 200)}" for s in report.skipped]
@@ -199,13 +202,13 @@ class Engine:
             result.next = f"estimate_cost(ir_id={program.ir_id!r}{binding_args(program.ref)}, shape={{...}})"
         return fit(result, detail)
 
-    def report(self, unit: Unit) -> Any:
+    def report(self, unit: Unit, prove: bool = False) -> Any:
         """The verifier's report on one bound kernel. One analysis at a time: two cores, and pure Python work."""
         assert unit.bound is not None
         verify = _need("analyses", "verify")
         try:
             with self._one_analysis(), computation_limit("verifying", VERIFY_S):
-                report = verify(unit.bound)
+                report = verify(unit.bound, prove)
         except (EngineError, CakeError):
             raise
         except Exception as exc:

@@ -197,8 +197,11 @@ class CakeServer:
         target: Target = "",
         kernel: Kernel = "",
         detail: DetailArg = "concise",
+        prove: Annotated[
+            bool, Field(description="try to prove for all shapes what is only checked; takes seconds")
+        ] = False,
     ) -> CallToolResult:
-        return await self._quick(lambda: self.engine.verify(_ref(ir_id, text, bindings, target, kernel), detail))
+        return await self._quick(lambda: self.engine.verify(_ref(ir_id, text, bindings, target, kernel), detail, prove))
 
     async def estimate_cost(
         self,

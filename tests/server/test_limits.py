@@ -58,7 +58,7 @@ def test_a_verification_that_runs_away_leaves_the_engine_usable(
     import analyses
 
     monkeypatch.setattr("server.engine.VERIFY_S", 0.3)
-    monkeypatch.setattr(analyses, "verify", lambda bound: spin(30), raising=False)
+    monkeypatch.setattr(analyses, "verify", lambda bound, prove: spin(30), raising=False)
     with pytest.raises(TooComplex):
         engine.verify(Ref(text=KMEANS))
     monkeypatch.undo()
@@ -70,7 +70,7 @@ def test_a_crash_of_an_analysis_is_evidence_against_the_verifier(
 ) -> None:
     import analyses
 
-    def crash(bound: object) -> None:
+    def crash(bound: object, prove: bool) -> None:
         raise KeyError("acc")
 
     monkeypatch.setattr(analyses, "verify", crash, raising=False)
