@@ -114,6 +114,12 @@ def cp_async(f: Any, d: Diagnostic) -> Iterator[Any]:
         for s in src.find(r"^sync\(", lines):
             if s < w and src.indent(s) == src.indent(w) and w - s == 1:
                 yield from _one("wait before the sync, so that all lanes' copies are done", *src.move(s, s, w))
+    for w in src.find(r"^cp_async_wait\(", lines):  # a wait away from the sync that carries it to the other lanes
+        for s in sorted(src.find(r"^sync\(", lines), key=lambda s: abs(s - n))[:4]:
+            if src.line(s - 1) != src.line(w):
+                yield from _one(
+                    f"wait for the copies before the sync: {src.line(w)}", src.delete(w), src.before(s, src.line(w))
+                )
     place = src.outside(n, "with elected()")
     stages = (
         next((f.stages(name) for name, _ in indices(src.line(copies[0])) if name in f.rings), "1") if copies else "1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 
 from analyses.fixtext import STEP, Source, call_argument, index_of, indices
 from cake_ir.diagnostics import Diagnostic, Edit, Span
@@ -68,8 +69,11 @@ def facts(src: Source) -> Facts:
 def candidates(src: Source, d: Diagnostic) -> Iterator[Candidate]:
     """Candidates for one finding, the likeliest and narrowest first."""
     f = facts(src)
-    for make in (never_advanced, *FORMS.get(d.rule, ()), *MAKERS.get(d.rule, ())):
-        yield from make(f, d)
+    first = (never_advanced, *FORMS.get(d.rule, ()), *FIRST.get(d.rule, ()))
+    yield from (c for make in first for c in make(f, d))
+    # two suspicions of like weight take turns, so that neither uses up the tries
+    rest = (chain.from_iterable(make(f, d) for make in makers.get(d.rule, ())) for makers in (MAKERS, PLACES))
+    yield from (c for row in zip_longest(*rest) for c in row if c is not None)
 
 
 def _one(title: str, *edits: Edit | None) -> Iterator[Candidate]:
@@ -454,6 +458,7 @@ def release_later(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
 
 from analyses.fixforms import FORMS, never_advanced  # noqa: E402 - likewise
 from analyses.fixmore import MORE  # noqa: E402 - the second half of the table uses the helpers above
+from analyses.fixplaces import FIRST, PLACES  # noqa: E402 - likewise
 
 MAKERS: dict[str, tuple[Maker, ...]] = {
     "data/slot-reuse-without-wait": (wait_for_release, use_numbers),
