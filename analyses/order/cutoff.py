@@ -81,12 +81,12 @@ def _decide(bound: BoundKernel, derived: Derived, budget: int) -> Cutoff:
             far = max(a + b + c for a, b, c in zip(shape.first, shape.last, shape.cycle, strict=True)) > 4
             trips = max((p for p, n in zip(plan, cost, strict=True) if n <= REACH), default=()) if far else ()
             if trips:
-                _run(bound, derived, shape, trips, [False, True])
+                run(bound, derived, shape, trips, [False, True])
             text = f"a proof takes {len(plan)} trip counts, up to {_most(plan)} rounds, about {sum(cost)} events"
             raise Broken(text + (" (ask for it with prove)" if sum(cost) <= THOROUGH else ""))
         orders = [False, True]
         for trips in plan:
-            _run(bound, derived, shape, trips, orders)
+            run(bound, derived, shape, trips, orders)
     except _Shown as fault:
         return Cutoff(False, str(fault), 0, realise(bound, derived, shape, trips))
     except Broken as fault:
@@ -240,7 +240,7 @@ def _free(bound: BoundKernel, shape: Shape) -> BoundKernel:
     )
 
 
-def _run(bound: BoundKernel, derived: Derived, shape: Shape, trips: tuple[int, ...], orders: list[bool]) -> None:
+def run(bound: BoundKernel, derived: Derived, shape: Shape, trips: tuple[int, ...], orders: list[bool]) -> None:
     """One run. Raises Broken when anything is found, or when an op waits for one that stands later in the text.
 
     orders: the ways to read the text as one program (see `_later`) that fit so far; those that this run breaks are removed.
