@@ -3,22 +3,25 @@ and verified again. Only a copy in which the finding is gone and nothing new app
 `verified`. Among several the narrowest comes first: repairs never synchronise wider than needed.
 
 Limits: a fix makes the program right with respect to the rules; what it computes is unchecked, and whether it is the program the
-author meant is theirs to judge. Work is bounded by `budget_s` and by `MAX_TRIES` candidates per finding.
+author meant is theirs to judge. Work is bounded by `budget` and by `MAX_TRIES` candidates per finding.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from analyses.attempts import Attempts
 from analyses.fixrules import Candidate, candidates
 from analyses.fixtext import Source, apply, places
 from cake_ir.diagnostics import Diagnostic, Fix
+from cake_ir.effort import spent
 
 MAX_TRIES = 24
 MAX_FINDINGS = 4
+BUDGET = 600_000
+"""Steps (`cake_ir.effort`) of all candidates of one text together: about three seconds."""
 
 
 def with_fixes(
@@ -28,7 +31,7 @@ def with_fixes(
     bindings: Mapping[str, Any] | None = None,
     target: str | None = None,
     kernel: str | None = None,
-    budget_s: float = 3.0,
+    budget: int = BUDGET,
     most: int = 1,
 ) -> tuple[Diagnostic, ...]:
     """The diagnostics, each with its contract, the first errors among them with verified fixes (at most `most` each).
@@ -36,32 +39,33 @@ def with_fixes(
     Args:
         diagnostics: the findings on `text`, as verify or verify_text gave them; order is kept.
         bindings, target, kernel: what the findings were obtained with.
-        budget_s: seconds of this thread's processor time for all candidates together; what is not tried in time is not
-            offered. Processor time, so that a busy machine does not change what is offered.
+        budget: steps of work for all candidates together; what is not tried within them is not offered. Steps, not
+            seconds, so that neither a slow nor a busy machine changes what is offered.
     """
-    from analyses.verifier import verify_text, with_contract
+    from analyses.verifier import with_contract
 
     diagnostics = [with_contract(d) for d in diagnostics]
     source = Source(text)
-    until = time.thread_time() + budget_s
+    until = spent() + budget
     errors = [d for d in diagnostics if d.severity == "error"]
     have = _signature(errors)
+    attempts = Attempts(text, errors, bindings, target, kernel)
     found: dict[int, tuple[Fix, ...]] = {}
     for d in errors[:MAX_FINDINGS]:
         fixes: list[Fix] = []
         tried: set[str] = {text}
         for candidate in candidates(source, d):
-            if time.thread_time() > until or len(tried) > MAX_TRIES or len(fixes) >= most:
+            if spent() >= until or len(tried) > MAX_TRIES or len(fixes) >= most:
                 break
             new = apply(text, candidate.edits)
             if new in tried:
                 continue
             tried.add(new)
-            if _repairs(d, have, verify_text(new, bindings, target, kernel).diagnostics):
+            if attempts.passes(new, lambda after, d=d: _repairs(d, have, after)):
                 fixes.append(_fix(source, candidate))
         if fixes:
             found[id(d)] = tuple(fixes)
-        if time.thread_time() > until:
+        if spent() >= until:
             break
     return tuple(d.model_copy(update={"fixes": d.fixes + found[id(d)]}) if id(d) in found else d for d in diagnostics)
 

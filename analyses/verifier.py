@@ -7,7 +7,7 @@ it makes meaningless, and the report says so. Static facts are *proved*; the ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -31,9 +31,10 @@ FOLLOW_FROM_STANDSTILL = ("derive/unequal-arrivals", "derive/unequal-bytes", "de
 _SEVERITY = {"error": 0, "warning": 1, "advice": 2}
 
 
-def verify(bound: BoundKernel, prove: bool = False) -> Report:
+def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> Report:
     """The report on one bound kernel. Never raises for a faulty program.
 
+    brief: errors on the witness shapes only, without proofs, tables and advice (for programs that are only tried).
     prove: spend the seconds that proofs of the order reading may take (docs/order-reading.md, "Cutoff").
     """
     derived = derive(bound)
@@ -66,7 +67,7 @@ def verify(bound: BoundKernel, prove: bool = False) -> Report:
     else:
         from analyses.order import check_order
 
-        order = check_order(bound, derived, prove)
+        order = check_order(bound, derived, None if brief else prove)
         found += order.diagnostics
         properties = [*_with_cutoff(properties, order.cutoff), *order.properties]
         coverage += order.coverage
@@ -89,8 +90,10 @@ def verify(bound: BoundKernel, prove: bool = False) -> Report:
             broken.add("outputs")
     if broken:
         skipped.append("performance: advice is given on programs without errors")
-    else:
+    elif not brief:
         found += _static(ctx, "performance")
+    if brief:
+        return Report(tuple(d for d in _tidy(found) if d.severity == "error"))
     return Report(
         diagnostics=_tidy(found),
         properties=tuple(properties),
@@ -139,21 +142,32 @@ def _verify_file(
     file: File, bindings: dict[str, Binding], target: str | None, kernel: str | None, name: str, prove: bool
 ) -> Report:
     """All kernels that are asked for; with a @program, as its launches bind them."""
+    reports: list[Report] = []
+    for one in bound_kernels(file, bindings, target, kernel, name):
+        if isinstance(one, BoundKernel):
+            reports.append(verify(one, prove))
+        else:
+            reports.append(Report(_tidy(one), skipped=_unbound()))
+    return _join(reports)
+
+
+def bound_kernels(
+    file: File, bindings: dict[str, Binding], target: str | None, kernel: str | None, name: str = "<text>"
+) -> Iterator[BoundKernel | tuple[Diagnostic, ...]]:
+    """What `verify_text` looks at, one by one: bound kernels, or the binder's findings on one that does not bind."""
     from cake_ir import bind, bind_program
 
     if file.program is not None and kernel is None:
         bound = bind_program(file, bindings, target)
         if bound.program is None:
-            return Report(_tidy(bound.diagnostics), skipped=_unbound())
-        launched = {id(s.kernel): s.kernel for s in bound.program.steps if isinstance(s, KernelLaunch)}
-        return _join([verify(k, prove) for k in launched.values()])
+            yield bound.diagnostics
+            return
+        yield from {id(s.kernel): s.kernel for s in bound.program.steps if isinstance(s, KernelLaunch)}.values()
+        return
     names = [kernel] if kernel is not None or len(file.kernels) == 1 else [k.name for k in file.kernels]
-    reports = []
     for one in names:
         result = bind(file, bindings, target, one, name)
-        faulty = Report(_tidy(result.diagnostics), skipped=_unbound())
-        reports.append(verify(result.bound, prove) if result.bound else faulty)
-    return _join(reports)
+        yield result.bound or result.diagnostics
 
 
 def _unbound() -> tuple[str, ...]:

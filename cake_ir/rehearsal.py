@@ -36,6 +36,7 @@ from cake_ir.bound import (
     sx_vars,
     walk,
 )
+from cake_ir.effort import spend
 from cake_ir.events import AssumeViolated, DataOracle, SkeletonLimit, fragments
 from cake_ir.memo import memo
 from cake_ir.skeleton import Skeleton, compile_skeleton
@@ -142,6 +143,7 @@ class Rehearsal:
                     run.env = env.copy()
                     run.env[-1] = instance
                     run.counts = [0] * len(blocks)
+                    spend(len(blocks) + 1)
                     for step in body:
                         step(run)
                     agents.append((blocks, run.counts))
@@ -322,13 +324,14 @@ class Rehearsal:
         if not body:
             return None
         last = len(self._blocks)
+        size = len(body)
         start, stop, step_by, slot = compile_sx(s.start), compile_sx(s.stop), compile_sx(s.step), s.var.slot
         alike, span = self._alike(s.body, s.var), s.span
 
         def loop(c: _Run) -> None:
             env = c.env
             rounds = range(start(env), stop(env), step_by(env))
-            outer, done = c.direct, 0
+            outer, done, ran = c.direct, 0, 0
             n = max(0, -((rounds.start - rounds.stop) // rounds.step))  # len() has an upper bound
             try:
                 while done < n:
@@ -336,6 +339,7 @@ class Rehearsal:
                     env[slot] = i
                     c.direct = False
                     done += 1
+                    ran += size
                     left, before = c.left, c.counts[first:last] if alike else ()
                     for step in body:
                         step(c)
@@ -355,6 +359,8 @@ class Rehearsal:
             except SkeletonLimit as fault:
                 fault.inside(span, done)
                 raise
+            finally:
+                spend(ran)
             c.direct = outer
 
         return loop
@@ -387,6 +393,8 @@ class Rehearsal:
             except SkeletonLimit as fault:
                 fault.inside(span, rounds)
                 raise
+            finally:
+                spend(rounds)
             c.direct = outer
 
         return loop

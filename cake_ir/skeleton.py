@@ -34,6 +34,7 @@ from cake_ir.bound import (
     sx_vars,
     walk,
 )
+from cake_ir.effort import spend
 from cake_ir.events import (
     AgentTrace,
     AssumeViolated,
@@ -167,8 +168,12 @@ class Skeleton:
                 for instance in range(role.count if instances is None else min(instances, role.count)):
                     run = _Run(env.copy(), cta, base, oracle or DataOracle(), budget)
                     run.env[-1] = instance
-                    for step in body:
-                        step(run)
+                    left = budget[0]
+                    try:
+                        for step in body:
+                            step(run)
+                    finally:
+                        spend(1 + left - budget[0])
                     traces.append(AgentTrace(cta, role, instance, run.out))
         return traces
 

@@ -50,10 +50,11 @@ class OrderResult:
     cutoff: Cutoff | None = None
 
 
-def check_order(bound: BoundKernel, derived: Derived, prove: bool = False) -> OrderResult:
+def check_order(bound: BoundKernel, derived: Derived, prove: bool | None = False) -> OrderResult:
     """Runs all witnesses of `derived`. Meaningless while derive has errors: the caller skips it then.
 
-    prove: also spend the seconds that the runs of a proof for all shapes may take; without it only cheap proofs are made.
+    prove: also spend the seconds that the runs of a proof for all shapes may take; without it only cheap proofs are made,
+    and with None none: the witness shapes alone are run.
     """
     log = Log(bound)
     ran, events, undecided = [], 0, list(derived.unmet_goals)
@@ -68,7 +69,7 @@ def check_order(bound: BoundKernel, derived: Derived, prove: bool = False) -> Or
             break
     diagnostics = log.diagnostics()
     clean = ran and len(ran) == len(derived.witnesses) and not any(d.severity == "error" for d in diagnostics)
-    cutoff = decide(bound, derived, THOROUGH if prove else QUICK) if clean else None
+    cutoff = decide(bound, derived, THOROUGH if prove else QUICK) if clean and prove is not None else None
     if cutoff is not None and cutoff.shown is not None:
         events += _read(bound, derived, cutoff.shown, log)
         ran.append(cutoff.shown)

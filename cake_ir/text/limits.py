@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass, field
 
 from cake_ir.diagnostics import Diagnostic, Span, error
+from cake_ir.effort import spend
 from cake_ir.syntax import MAX_INT, UNSAFE_CHARS
 
 MAX_BYTES = 256 * 1024
@@ -321,6 +322,7 @@ class _Scanner:
             self.add("syntax", f"{opened.bracket!r} is never closed", opened.line, opened.col)
         elif self.too_deep and not self.findings:
             self.findings.append(self.too_deep)
+        spend(count)
         return Scan(tuple(self.lines), tuple(pending), tuple(self.findings))
 
     def indent(self, line: int, col: int, word: str) -> None:

@@ -65,7 +65,7 @@ def test_a_fault_without_a_mechanical_repair_gets_none() -> None:
 def test_no_time_means_no_fixes_and_the_same_findings() -> None:
     text = drop(KERNELS["gemm_sm90"], "wait(full[n])")
     found = verify_text(text).diagnostics
-    assert with_fixes(found, text, budget_s=0.0) == found and not [f for d in found for f in d.fixes]
+    assert with_fixes(found, text, budget=0) == found and not [f for d in found for f in d.fixes]
 
 
 def test_edits_apply_from_the_end_and_may_insert_at_the_end_of_the_text() -> None:
