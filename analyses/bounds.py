@@ -116,6 +116,8 @@ class _Walk:
         self.data: set[int] = set()
         self.facts: list[Poly] = []
         self.checked: set[tuple[Any, ...]] = set()
+        self.filled: dict[int, int] = {}
+        """Loaded elements that may be the fill of their load."""
         self.loose = 0
         self.extents: list[list[Poly]] = []
         self.sizes: list[Poly] = []
@@ -424,6 +426,22 @@ class _Walk:
             if isinstance(value, Region):
                 self.region(op, value)
         self.forget(set(op.results))
+        source, tile = op.operands.get("src"), op.results[0] if op.results else None
+        if op.name == "load" and isinstance(source, Region) and isinstance(tile, Fragment) and tile.type.dtype.name == "i32":
+            fill = op.operands.get("fill", SConst(0))
+            value = self.element(VFrag(tile, tile.type))
+            if value is not None and isinstance(fill, SConst) and self.clips(source):
+                self.filled[next(iter(value))[0]] = int(fill.value)
+
+    def clips(self, r: Region) -> bool:
+        """Whether part of a region may lie outside, where a load gives its fill."""
+        for d, extent in zip(r.dims, r.tensor.extents, strict=True):
+            if d.kind != "slice":
+                continue
+            room = S.add(S.add(self.scalar(extent), self.scalar(d.start), -1), const(-d.size))
+            if d.stop is not None or not self.algebra.proves(room, self.facts):
+                return True
+        return False
 
     # ---- goals
 
@@ -484,11 +502,12 @@ class _Walk:
         """A shape, with values of the index variables by name, that keeps every fact and breaks the goal.
 
         Values that only data decide count where the text bounds them on the side that breaks: an index that `assume` or a mask keeps
-        within 0 .. M is known to reach M, one that nothing bounds is open."""
+        within 0 .. M is known to reach M, one that nothing bounds is open. The fill of a load behind the end is a value as well."""
         if g.loose:
             return None
         a = self.algebra
-        if any(v in self.data for m in g.need for v in m) and not any(
+        data = {v for m in g.need for v in m if v in self.data}
+        if not data <= self.filled.keys() and not any(
             a.proves(S.add(g.need, const(k)), g.facts) for k in (1, 2, 8, 64, 1024)
         ):
             return None
@@ -543,6 +562,9 @@ class _Walk:
                 return None
             low = low if low is not None else min(0, high if high is not None else 0)
             high = high if high is not None else max(low, 0)
+            if v in self.filled and k % 2:
+                values[v] = self.filled[v]
+                continue
             values[v] = high if corner == 0 else low if corner == 1 else chance.choice((low, high))
         return values
 

@@ -17,10 +17,10 @@ from cake_ir.bound import (
     Let,
     Op,
     Region,
-    SConst,
     SetScalar,
     SVar,
     Tensor,
+    sx_vars,
 )
 from cake_ir.diagnostics import Diagnostic, Related, Span, Subject
 from cake_ir.skeleton import AssumeViolated, Skeleton, SkeletonLimit
@@ -79,7 +79,8 @@ def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
         agents = 0
         chosen = sorted(witnesses(bound).witnesses, key=lambda w: w.cta_count)
         full = [w for w in chosen if all(w.shape.values())]  # an empty tensor has no holes
-        for w in [*chosen, *(_larger(skeleton, full[0]) if writes and full else ())]:
+        more = [*_ragged(skeleton, full[0]), *_larger(skeleton, full[0])] if writes and full else []
+        for w in [*chosen, *more]:
             agents += w.cta_count * len(bound.roles)
             if agents > AGENTS and agents > w.cta_count * len(bound.roles):
                 break
@@ -103,7 +104,7 @@ def _larger(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
     for t, writers in region_facts(bound).writers.items():
         for _, r in writers if t.direction == "Out" else ():
             for d, x in zip(r.dims, t.extents, strict=True):
-                if isinstance(x, SVar) and x.var in dims and d.kind != "gather" and not isinstance(d.start, SConst):
+                if isinstance(x, SVar) and x.var in dims and d.kind != "gather":
                     name = dims[x.var]
                     steps[name] = max(steps.get(name, 0), 1 if d.kind == "index" else d.size)
     for name, step in steps.items():
@@ -115,6 +116,36 @@ def _larger(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
                 if 0 < ctas * agents <= AGENTS // 2:
                     yield replace(base, dims=tuple(larger.items()), ctas=(), cta_count=ctas, goal=f"large {name}")
                 break
+
+
+def _ragged(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
+    """Loaded offsets that rise, so that several groups (sequences, experts) have rows and meet each other: three of them, and an
+    extent that gives each some rows."""
+    bound = skeleton.bound
+    names = {v: n for n, v in bound.dims.items()}
+    loads = [s.operands["src"].tensor for s in skeleton.int_loads if isinstance(s.operands.get("src"), Region)]
+    groups = {names[v] for t in loads for x in t.extents[-1:] for v in sx_vars(x) if v in names}
+    facts = region_facts(bound)
+    wanted = {
+        names[x.var]: None
+        for t, writers in facts.writers.items()
+        for _, r in writers
+        for d, x in zip(r.dims, t.extents, strict=True)
+        if isinstance(x, SVar) and x.var in names and names[x.var] not in groups and facts.depends(d.start)
+    }
+    agents = sum(1 if r.unit == "thread" else r.count for r in bound.roles)
+    for name in wanted if groups else ():
+        for value in (6, 12, 48, 96, 384):
+            shape = {**base.shape, **dict.fromkeys(groups, 3), name: value}
+            env = skeleton.environment(shape, {}, base.sms)
+            if not skeleton.admits(env):
+                continue
+            ctas = skeleton.cta_count(env)
+            if 0 < ctas * agents <= AGENTS // 4:
+                oracle = replace(base.oracle, pattern="ramp", top=value, rounds=1)
+                goal = f"{name} in three parts"
+                yield replace(base, dims=tuple(shape.items()), ctas=(), cta_count=ctas, oracle=oracle, goal=goal)
+            break
 
 
 def _check(skeleton: _Regions, facts: RegionFacts, w: Witness, writes: bool) -> Iterator[Diagnostic]:

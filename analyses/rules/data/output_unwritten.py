@@ -25,7 +25,7 @@ RULE = Rule(
 
 REJECTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N], z: Out[f32, M]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32], z: Out[f32, M]):
     launch(ctas=M)
     team = role(warp)
     with team:
@@ -35,7 +35,7 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N], z: Out[f32, M]):
 
 ACCEPTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     launch(ctas=M)
     team = role(warp)
     with team:

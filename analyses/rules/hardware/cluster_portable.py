@@ -23,7 +23,7 @@ RULE = Rule(
 
 REJECTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     launch(ctas=16 * M, cluster=16)
     team = role(warp)
     with team:
@@ -34,7 +34,7 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
 
 ACCEPTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     launch(ctas=8 * M, cluster=8)
     team = role(warp)
     with team:

@@ -24,7 +24,7 @@ RULE = Rule(
 
 REJECTED = """
 @kernel(target="sm_90a")
-def stream(x: In[bf16, M, 64], y: Out[f32, M, 64]):
+def stream(x: In[bf16, M, 64], y: Out[f32, 16, 64]):
     launch(ctas=1)
     producer = role(thread)
     reader = role(warp)
@@ -41,7 +41,7 @@ def stream(x: In[bf16, M, 64], y: Out[f32, M, 64]):
 
 ACCEPTED = """
 @kernel(target="sm_90a")
-def stream(x: In[bf16, M, 64], y: Out[f32, M, 64]):
+def stream(x: In[bf16, M, 64], y: Out[f32, 16, 64]):
     launch(ctas=1)
     producer = role(thread)
     reader = role(warp)

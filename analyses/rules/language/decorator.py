@@ -18,7 +18,7 @@ RULE = Rule(
 
 REJECTED = """
 @kernel
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     launch(ctas=M)
     team = role(warp)
     with team:
@@ -28,7 +28,7 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
 
 ACCEPTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     launch(ctas=M)
     team = role(warp)
     with team:

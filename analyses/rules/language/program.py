@@ -18,7 +18,7 @@ RULE = Rule(
 
 REJECTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     launch(ctas=M)
     team = role(warp)
     with team:
@@ -27,14 +27,14 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
 
 
 @program
-def main(x: In[f32, M, N], y: Out[f32, M, N]):
+def main(x: In[f32, M, 32], y: Out[f32, M, 32]):
     if M > 0:
         rows(x, y)
 """
 
 ACCEPTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     launch(ctas=M)
     team = role(warp)
     with team:
@@ -43,6 +43,6 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
 
 
 @program
-def main(x: In[f32, M, N], y: Out[f32, M, N]):
+def main(x: In[f32, M, 32], y: Out[f32, M, 32]):
     rows(x, y)
 """

@@ -20,7 +20,7 @@ RULE = Rule(
 
 REJECTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N], *, C: (32, 64) = 32):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32], *, C: (32, 64) = 32):
     launch(ctas=M)
     team = role(warp)
     with team:
@@ -30,7 +30,7 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N], *, C: (32, 64) = 32):
 
 ACCEPTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N], *, C: (32, 64) = 32):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32], *, C: (32, 64) = 32):
     launch(ctas=M)
     team = role(warp)
     with team:

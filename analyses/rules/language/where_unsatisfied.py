@@ -18,7 +18,7 @@ RULE = Rule(
 
 REJECTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     where(2 > 3)
     launch(ctas=M)
     team = role(warp)
@@ -29,7 +29,7 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
 
 ACCEPTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     launch(ctas=M)
     team = role(warp)
     with team:

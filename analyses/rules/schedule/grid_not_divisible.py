@@ -28,7 +28,7 @@ RULE = Rule(
 
 REJECTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     launch(ctas=M, cluster=4)
     team = role(warp)
     with team:
@@ -39,7 +39,7 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
 
 ACCEPTED = """
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     launch(ctas=4 * M, cluster=4)
     team = role(warp)
     with team:

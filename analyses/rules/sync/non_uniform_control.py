@@ -18,7 +18,7 @@ RULE = Rule(
 
 REJECTED = '''
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     where(M % 2 == 0)
     launch(ctas=M // 2)
     team = role(warp, count=2)
@@ -31,7 +31,7 @@ def rows(x: In[f32, M, N], y: Out[f32, M, N]):
 
 ACCEPTED = '''
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N]):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32]):
     where(M % 2 == 0)
     launch(ctas=M // 2)
     team = role(warp, count=2)
