@@ -160,11 +160,11 @@ class Protocol:
             for t in users[-1:]:
                 for p in self.climb(t, base):
                     end = self.src.last(p) if self.src.line(p).endswith(":") else self.src.statement_end(p)
-                    later = [x for x in self.all if x.line > end and self.src.indent(x.line) == self.src.indent(p)]
-                    for x in later[:3]:
-                        if not re.match(r"(wgmma|tmem_load|tmem_store)_(commit|wait)|fence_async|sync\(", x.code):
-                            break
-                        end = x.end
+                    later = [x for x in self.all if x.line > end and x.role == role]
+                    for x in later[:4]:
+                        same = self.src.parents(x.line)[:1] == self.src.parents(p)[:1]
+                        if same and re.match(r"(wgmma|tmem_load)_wait|fence_async", x.code):
+                            end = x.end
                     yield self.src.after(end, "{}", like=p)
                     if not t.op.startswith(("wgmma", "tcgen05")):
                         yield self.src.after(end, "fence_async()", "{}", like=p)
@@ -209,12 +209,15 @@ class Protocol:
             first = p
         return first, last
 
-    def moved(self, s: Statement, place: Edit, wrapped: bool) -> tuple[Edit, ...] | None:
-        """The op taken away and put at a place; None where it stands there."""
+    def moved(self, s: Statement, place: Edit, wrapped: bool, guards: bool = False) -> tuple[Edit, ...] | None:
+        """The op taken away and put at a place; None where it stands there. wrapped: with the elected() around it alone;
+        guards: with its conditions too."""
         first, last = self.unit(s)
         top, n = s.line, place.span.line
         if wrapped:
-            while (p := _parent(self.src, top)) >= first and self.src.line(p).startswith("with elected"):
+            while (p := _parent(self.src, top)) >= first and self.src.line(p).startswith(
+                ("with elected", "if ") if guards else "with elected"
+            ):
                 top = p
         own, new = self.src.indent(top), place.new.lstrip("\n")
         pad = new[: len(new) - len(new.lstrip(" "))]
@@ -266,15 +269,19 @@ def twice(f: Any, d: Diagnostic) -> Iterator[Any]:
 def other_barrier(f: Any, d: Diagnostic) -> Iterator[Any]:
     """An op that names a barrier which lacks nothing, while another one lacks this very op."""
     p = Protocol(f, d.span.line)
-    kinds = {n: kind for n, (kind, _) in f.rings.items() if kind == "mbarrier"}
-    for s in suspects(p, d)[: 2 * MAX_SUSPECTS]:
-        if s.bar not in kinds:
-            continue
-        ops = ("wait",) if s.op == "wait" else ("expect",) if s.op == "expect" else LATE
-        for b in kinds:
-            bare = not p.on(b, *ops) and (s.op == "wait" or s.op == "expect" or not p.on(b, "expect"))
-            if b != s.bar and bare:
-                yield from _candidate(f"{s.op} on {b}, not {s.bar}", [f.src.replace(s.line, f"{s.bar}[", f"{b}[")])
+    named = suspects(p, d)
+    for b in (n for n, (kind, _) in f.rings.items() if kind == "mbarrier"):
+        for ops in (("wait",), ("expect",), LATE):
+            if p.on(b, *ops) or (ops == LATE and p.on(b, "expect")):
+                continue
+            others = [
+                s
+                for s in p.all
+                if s.op in ops and s.bar in f.rings and not s.signals and f.rings[s.bar][0] == "mbarrier"
+            ]
+            for s in sorted(others, key=lambda s: (s not in named, s.line)):
+                if s in named or len(p.on(s.bar, *ops)) > 1:
+                    yield from _candidate(f"{s.op} on {b}, not {s.bar}", [f.src.replace(s.line, f"{s.bar}[", f"{b}[")])
     at = p.at.get(d.span.line)
     if at is not None and at.signals:  # a copy: its role expects the bytes elsewhere
         for e in p.all:
@@ -296,15 +303,17 @@ def other_receiver(f: Any, d: Diagnostic) -> Iterator[Any]:
         rank = re.search(rf"{re.escape(s.bar)}\[{re.escape(s.index)}\](\.on\((\w+)\))?", s.code)
         if rank is None:
             continue
-        plain = f"{s.bar}[{s.index}]"
-        used = re.findall(rf"{re.escape(s.bar)}\[[^\]]*\]\.on\((\w+)\)", f.src.text)
-        for r in dict.fromkeys([*used, "0", "1"] if used else []):
-            if r != rank.group(2):
+        plain, mine = f"{s.bar}[{s.index}]", rank.group(2)
+        others = [r for t in p.twins(s) for r in re.findall(r"\.on\((\w+)\)", t.code) if t.index == s.index]
+        if others and mine not in others and mine is not None:
+            continue  # the two of a pair
+        for r in dict.fromkeys([*("1" if r == "0" else "0" for r in others), *others, *("01" if mine else "")]):
+            if r != mine:
                 yield from _candidate(
                     f"arrive in CTA {r} of the cluster: {plain}.on({r})",
                     [f.src.replace(s.line, rank.group(0), f"{plain}.on({r})")],
                 )
-        if rank.group(1):
+        if mine and not others:
             yield from _candidate(f"arrive in this CTA: {plain}", [f.src.replace(s.line, rank.group(0), plain)])
 
 
@@ -344,6 +353,15 @@ def turns(f: Any, d: Diagnostic) -> Iterator[Any]:
     bars = {s.bar for s in suspects(p, d)}
     mine = [s for s in named if s.bar in bars]
     done: set[str] = set()
+    for s in mine:  # what opens or closes the rounds of a kernel stands at the ends of the role
+        lines = f.src.role_lines(s.role, s.line) if s.role else []
+        if lines and f.src.line(_parent(f.src, s.line)).startswith("if "):
+            block = next((h for h in f.src.parents(lines[-1]) if f.src.line(h).startswith(f"with {s.role}")), lines[0])
+            end = f.src.after(lines[-1], "{}", like=block + 1)
+            place = f.src.before(lines[0], "{}") if s.op == "arrive" else end
+            edits = p.moved(s, place, True, True)
+            if edits is not None:
+                yield from _candidate(f"open or close the rounds here: {s.code}", edits)
     for place, op, near in [*_sections(p, mine), *_gaps(p, mine)]:
         for stray in [x for x in mine if x.op == op and x is not near]:
             edits = p.moved(stray, place, False)
@@ -399,6 +417,21 @@ def _above(p: Protocol, s: Statement) -> Statement | None:
 
 def _below(p: Protocol, s: Statement) -> Statement | None:
     return next((t for t in p.all if t.line > s.line and t.role == s.role), None)
+
+
+def as_touched(f: Any, d: Diagnostic) -> Iterator[Any]:
+    """A wait for another use of a ring than the one that its role touches next."""
+    p = Protocol(f, d.span.line)
+    for s in suspects(p, d)[:MAX_SUSPECTS]:
+        if s.op == "wait" and p.copies(s.bar):
+            tiles = p.tiles(s.bar)
+            after = (t for t in p.all if t.role == s.role and t.line > s.line and not t.signals)
+            use = next((at for t in after for n, at in t.tiles if n in tiles and at), s.index)
+            if use != s.index:
+                yield from _candidate(
+                    f"wait for the use that is touched: {s.bar}[{use}]",
+                    [f.src.replace(s.line, f"{s.bar}[{s.index}]", f"{s.bar}[{use}]")],
+                )
 
 
 def turn_index(f: Any, d: Diagnostic) -> Iterator[Any]:
@@ -467,14 +500,14 @@ _ORDER = (
     "data/tcgen05-commit-missing",
 )
 FIRST: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(_TRAFFIC, (twice, equal_stages, counter_step, other_barrier)),
-    **dict.fromkeys(_ORDER, (equal_stages, counter_step, other_barrier)),
+    **dict.fromkeys(_TRAFFIC, (twice, as_touched, equal_stages, counter_step, other_barrier)),
+    **dict.fromkeys(_ORDER, (as_touched, equal_stages, counter_step, other_barrier)),
     "derive/named-index": (turn_index,),
 }
 PLACES: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(_TRAFFIC, (misplaced, other_receiver)),
+    **dict.fromkeys(_TRAFFIC, (other_receiver, misplaced)),
     **dict.fromkeys(_ORDER, (misplaced,)),
-    "sync/deadlock": (turns, misplaced, other_receiver),
+    "sync/deadlock": (turns, other_receiver, misplaced),
     "sync/named-overrun": (twice, turns),
     "sync/named-left-open": (twice, turns),
 }

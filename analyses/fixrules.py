@@ -382,16 +382,22 @@ def add_sync(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
     """Units or lanes that exchange data: a sync between the two accesses, narrowest first."""
     src, n = f.src, d.span.line
     places = [src.before(_outside(f, n), "{}")]
+    lines = f.lines(d)
     for r in d.related:
         line = r.span.line
-        if line in f.lines(d) and line != n:
+        if line in lines and line != n:
             end = src.statement_end(line)
+            end += src.line(end + 1).startswith("fence_async(")
             places.append(src.after(end, "{}", like=line))
             places.append(src.before(_outside(f, line), "{}"))
-    lines = f.lines(d)
+            outer = [p for p in src.parents(line) if p in lines and src.line(p).startswith(("for ", "if ", "while "))]
+            places += [src.after(src.last(p), "{}", like=p) for p in outer]
     places += [src.before(p, "{}") for p in src.parents(n) if p in lines and src.line(p).startswith(("for ", "if "))]
     places += [src.after(i, "{}") for i in src.find(r"^\w+_wait(_read)?\(", lines) if i < n][::-1]
-    for sync in f.syncs(d.subject.role, n):
+    syncs = f.syncs(d.subject.role, n)
+    if re.search(r"nothing orders it (after|with) \w+ by ", d.message):
+        syncs = syncs[-1:]  # two units of the role: narrower ones do not reach both
+    for sync in syncs:
         for place in places:
             yield Candidate(f"order the accesses: {sync}", (Edit(span=place.span, new=place.new.format(sync)),))
     for scope in ("cta", "cluster"):
