@@ -38,7 +38,7 @@ from cake_ir.skeleton import AgentTrace, AssumeViolated, BarAt, Event, SkeletonL
 from cake_ir.witness import Witness, traces
 
 QUICK = 2_000
-"""Events of all cutoff runs together that `verify` spends; what needs more stays checked until a proof is asked for."""
+"""Events of all cutoff runs together that `verify` spends unasked; what needs more stays checked until a proof is asked for."""
 
 THOROUGH = 120_000
 """The same when a proof is asked for."""
@@ -75,15 +75,18 @@ def _decide(bound: BoundKernel, derived: Derived, budget: int) -> Cutoff:
     try:
         shape = premises(bound)
         plan = trip_counts(shape)
-        cost = _cost(bound, derived, shape, plan)
+        least = sum(math.prod(p) for p in plan) * bound.launch.cluster * _at_least(bound, shape)
+        cost = _cost(bound, derived, shape, plan) if least <= budget else [least]
         if sum(cost) > budget:
             # constants in conditions lie beyond the witnesses: the longest run that is affordable reaches them
             far = max(a + b + c for a, b, c in zip(shape.first, shape.last, shape.cycle, strict=True)) > 4
-            trips = max((p for p, n in zip(plan, cost, strict=True) if n <= REACH), default=()) if far else ()
+            if far:
+                each = _cost(bound, derived, shape, plan)
+                trips = max((p for p, n in zip(plan, each, strict=True) if n <= REACH), default=())
             if trips:
                 run(bound, derived, shape, trips, [False, True])
-            text = f"a proof takes {len(plan)} trip counts, up to {_most(plan)} rounds, about {sum(cost)} events"
-            raise Broken(text + (" (ask for it with prove)" if sum(cost) <= THOROUGH else ""))
+            text = f"a proof takes {len(plan)} trip counts, up to {_most(plan)} rounds"
+            raise Broken(text + ("; ask for it with prove" if budget < THOROUGH else ", more than is spent on one"))
         orders = [False, True]
         for trips in plan:
             run(bound, derived, shape, trips, orders)
@@ -159,6 +162,15 @@ def _period(r: Ring) -> int:
 
 
 # ---- runs
+
+
+def _at_least(bound: BoundKernel, shape: Shape) -> int:
+    """Events of one round of the innermost loop, one CTA, at least: its ops without conditions."""
+    agents = {r.name: r.count for r in bound.roles}
+    inner = shape.loops[-1].body if shape.loops else ()
+    certain = [s for s in inner if not isinstance(s, If)]
+    ops = [o for s in certain for o in walk((s,)) if isinstance(o, Op)]
+    return max(1, sum(agents.get(o.role or "", len(agents)) for o in ops))
 
 
 def _cost(bound: BoundKernel, derived: Derived, shape: Shape, plan: list[tuple[int, ...]]) -> list[int]:

@@ -135,6 +135,9 @@ class _Reader:
         self.ranges: dict[ScalarVar, tuple[float, float]] = dict(bound.notes.get("ranges", {}))
         self.marks: dict[For, ScalarVar] = {}
         self.after = False
+        self.ends: list[tuple[SX, ScalarVar]] = []
+        self.known: dict[int, bool] = {}
+        self.constants: dict[ScalarVar, SX] | None = None
         self.made = Counting(s.var for s in walk(bound.body) if isinstance(s, SetScalar))
         self.loaded = {r for s in walk(bound.body) if isinstance(s, Op) for r in s.results if isinstance(r, ScalarVar)}
         self._facts()
@@ -159,6 +162,12 @@ class _Reader:
 
     def relevant(self, s: Any) -> bool:
         """Whether the order reading looks at a statement (registers and global memory alone never wait for anybody)."""
+        found = self.known.get(id(s))
+        if found is None:
+            found = self.known[id(s)] = self._relevant(s)
+        return found
+
+    def _relevant(self, s: Any) -> bool:
         if isinstance(s, Let):
             return s.frag in self.tracked or bool(fragments(s.value) & self.tracked)
         if not isinstance(s, Op):
@@ -191,18 +200,25 @@ class _Reader:
                 if isinstance(low, SConst) and low.value + (c.op == ">") >= 1:
                     self.ranges[c.args[0].var] = (1, math.inf)
 
-    def positive(self, x: SX) -> bool:
-        """Whether x is at least 1 for every shape that `where` admits."""
+    def low(self, x: SX) -> float:
+        """A lower bound of x over every shape that `where` admits."""
         definitions = self.bound.notes.get("definitions", {})
         if isinstance(x, SConst):
-            return x.value >= 1
+            return x.value
         if isinstance(x, SVar):
             if x.var in definitions and self.made[x.var] == 1:
-                return self.positive(definitions[x.var])
-            return self.ranges.get(x.var, (0, 0))[0] >= 1
-        if x.op in ("ceil_div", "*", "min"):
-            return all(self.positive(a) for a in x.args)
-        return x.op == "max" and any(self.positive(a) for a in x.args)
+                return self.low(definitions[x.var])
+            return self.ranges.get(x.var, (-math.inf, 0))[0]
+        lows = [self.low(a) for a in x.args]
+        if x.op == "+":
+            return sum(lows)
+        if x.op == "-" and isinstance(x.args[1], SConst):
+            return lows[0] - x.args[1].value
+        if x.op in ("min", "max"):
+            return min(lows) if x.op == "min" else max(lows)
+        if x.op in ("*", "ceil_div", "//") and min(lows) >= 0:
+            return math.prod(lows) if x.op == "*" else int(x.op == "ceil_div" and lows[0] > 0)
+        return -math.inf
 
     def _loops(self, body: Iterable[Any], around: tuple[For, ...], within: Any = None) -> None:
         for s in body:
@@ -244,7 +260,7 @@ class _Reader:
                     raise Broken(f"the length of the loop changes with {v.name}", s.span)
                 if v.kind == "local" and (v not in definitions or self.made[v] != 1):
                     raise Broken(f"the length of the loop changes with {v.name}", s.span)
-        at_least = int(isinstance(s.start, SConst) and s.start.value <= 0 and self.positive(s.stop))
+        at_least = int(isinstance(s.start, SConst) and self.low(s.stop) > s.start.value)
         if isinstance(s.step, SConst) and s.step.value <= 0:
             raise Broken("the loop counts down", s.span)
         self.shape.least.append(at_least)
@@ -327,8 +343,11 @@ class _Reader:
         return Counter(c.level, c.step * times), low, high + (c.step - 1) * times
 
     def _interval(self, x: SX) -> tuple[float, float]:
-        known = {v: s[0][0].value for v, s in self.sets.items() if self._constant_local(v)}
-        low, high = interval(x, self.ranges, known)
+        if isinstance(x, SConst):
+            return x.value, x.value
+        if self.constants is None:
+            self.constants = {v: s[0][0].value for v, s in self.sets.items() if self._constant_local(v)}
+        low, high = interval(x, self.ranges, self.constants)
         if math.isinf(low) or math.isinf(high):
             raise Broken("an offset of a use number is not bounded by the text")
         return low, high
@@ -456,9 +475,14 @@ class _Reader:
 
     def mark(self, x: SX) -> SX:
         """x with the end of a symbolic loop replaced by its number of rounds."""
-        for loop, var in self.marks.items():
-            unit = isinstance(loop.start, SConst) and loop.start.value == 0 and _is_one(loop.step)
-            if unit and not isinstance(x, SConst) and same(self.plain(x), self.plain(loop.stop)):
+        if isinstance(x, SConst):
+            return x
+        if not self.ends:
+            for loop, var in self.marks.items():
+                if isinstance(loop.start, SConst) and loop.start.value == 0 and _is_one(loop.step):
+                    self.ends.append((self.plain(loop.stop), var))
+        for end, var in self.ends:
+            if same(self.plain(x), end):
                 return SVar(var)
         if isinstance(x, SOp):
             args = tuple(self.mark(a) for a in x.args)
