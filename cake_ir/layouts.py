@@ -209,6 +209,33 @@ def shape_problem(tile: TileType) -> str | None:
     return None
 
 
+def same_slots(a: TileType, b: TileType) -> bool:
+    """Whether slot by slot every thread holds the same elements of both (dtypes may differ)."""
+    return (a.axis, a.shape, a.threads) == (b.axis, b.shape, b.threads) and (
+        placement(a).offsets == placement(b).offsets
+        and all(
+            base_of(a.layout, a.dtype, a.axis, a.threads, t) == base_of(b.layout, b.dtype, b.axis, b.threads, t)
+            for t in range(a.threads)
+        )
+    )
+
+
+def same_place(vector: TileType, tile: TileType, axis: str) -> bool:
+    """Whether each thread holds in an `axis` vector, slot by slot, the entries of just the rows (columns) it has of the tile."""
+    at, offsets = (0, _row_offsets) if axis == "rows" else (1, _col_offsets)
+    return (
+        vector.axis == axis
+        and tile.axis in (None, axis)
+        and vector.threads == tile.threads
+        and offsets(vector) == offsets(tile)
+        and all(
+            base_of(vector.layout, vector.dtype, axis, vector.threads, t)[at]
+            == base_of(tile.layout, tile.dtype, axis, tile.threads, t)[at]
+            for t in range(tile.threads)
+        )
+    )
+
+
 def registers(tile: TileType) -> int:
     """32-bit registers per thread (exact from the type)."""
     slots = placement(tile).slots

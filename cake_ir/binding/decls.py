@@ -10,6 +10,7 @@ from cake_ir.binding import expr as E
 from cake_ir.binding.context import Context
 from cake_ir.binding.scalars import ZERO, const, sop
 from cake_ir.binding.scope import Symbol, TileSpace
+from cake_ir.derive.memory import tmem_cols
 from cake_ir.dtypes import DTYPES, DType
 
 DECLARATIONS = {"tile_space", "role", "smem", "tmem", "mbarrier", "named_barrier"}
@@ -271,7 +272,20 @@ def _tmem(c: Context, name: str, call: S.Call) -> B.Buffer:
         c.fail("language/arguments", "tmem(..., owner=ROLE) names the role that allocates", call.span)
     if len(dims) != 2 or dims[0] != 128:
         c.fail("hardware/tmem-shape", f"tensor memory tiles are [128, columns], got {list(dims)}", call.span)
+    if stages < 1:
+        c.fail("language/arguments", "stages are positive", call.span)
+    if over is not None and (not isinstance(over, B.Buffer) or over.space != "tmem"):
+        c.fail("language/type", "over= names another tmem tile", args["over"].span)
     buffer = B.Buffer(name, "tmem", dtype, dims, stages, "stages" in args, 0, 0, over, owner, call.span)
+    if over is not None and tmem_cols(buffer) * stages > tmem_cols(over) * over.stages:
+        c.fail(
+            "data/over-too-large",
+            f"'{name}' ({tmem_cols(buffer) * stages} columns) does not fit into"
+            f" '{over.name}' ({tmem_cols(over) * over.stages} columns)",
+            call.span,
+            resource=name,
+            contract="over=x starts at x's first column and must fit into x.",
+        )
     c.buffers.append(buffer)
     return buffer
 

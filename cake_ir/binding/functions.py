@@ -125,6 +125,15 @@ def _cast(c: Context, name: str, node: S.Call) -> Any:
         if not is_vx(x) or x.type.dtype.bits != dtype.bits:
             c.fail("language/type", "bitcast() keeps the width: a register tile and a dtype of equal bits", node.span)
         return B.VOp("bitcast", (x,), x.type.with_dtype(dtype))
+    source = x.type.dtype.name if is_vx(x) else getattr(x, "dtype", "")
+    # e5m2 is the upper byte of an f16, so widening it needs no cvt
+    if source != dtype.name and (dtype.name in ("e4m3", "e5m2") or source == "e4m3") and not c.target.has("cvt_fp8"):
+        c.fail(
+            "hardware/feature-missing",
+            f"a conversion {source} -> {dtype} (cvt with e4m3x2 or e5m2x2) does not exist on {c.target.name}",
+            node.span,
+            contract="PTX ISA, cvt: 8-bit floats need sm_89.",
+        )
     if is_sx(x):
         return x if x.dtype == dtype.name else sop("cast", x, dtype=dtype.name)
     if not is_vx(x):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from cake_ir.ops.decl import Access, OpDecl, Param, Sync
 
 _CACHE = Param("cache", "name", required=False, keyword=True, choices=("evict_first", "evict_last", "no_allocate"))
+# no_allocate is about L1, which the copy engines do not use (PTX ISA, ld and createpolicy)
+_L2_CACHE = Param("cache", "name", required=False, keyword=True, choices=("evict_first", "evict_last"))
 _VIEW, _REGION = Param("view", "view"), Param("region", "region")
 _REDUCE = Param("op", "name", keyword=True, choices=("add", "min", "max"))
 _WHEN = Param("when", "mask", required=False, keyword=True)
@@ -19,7 +21,7 @@ OPS = [
             _REGION,
             Param("signal", "barrier", keyword=True),
             Param("multicast", "ranks", required=False, keyword=True),
-            _CACHE,
+            _L2_CACHE,
         ),
         form="cp.async.bulk.tensor.Nd.shared::cluster.global.mbarrier::complete_tx::bytes",
         source="PTX ISA: cp.async.bulk.tensor",

@@ -87,6 +87,8 @@ class Call:
 def fit(call: Call, region: B.Region, shape: tuple[int, ...], at: str) -> B.Region:
     """Give a region its lengths from the other operand; kept dimensions correspond in order."""
     kept = [d for d in region.dims if d.kind != "index"]
+    if region.transposed and any(d.kind == "gather" for d in kept):
+        call.fail("language/index", "rows taken by an index vector are not transposed", at)
     if len(kept) != len(shape):
         call.fail(
             "language/rank", f"the region keeps {len(kept)} dimension(s), the other operand has shape {list(shape)}", at

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cake_ir import bound as B
-from cake_ir.dtypes import BOOL, F16, F32, I32
+from cake_ir.dtypes import BF16, BOOL, F16, F32, I32, DType
+from cake_ir.layouts import TileType, same_place, same_slots
 from cake_ir.ops.typing import Call, check, fit, panel_aligned, same_dtype, smem_view
 from cake_ir.ops.typing_sync import mbarrier
 
@@ -17,6 +18,31 @@ def contiguous(call: Call, region: B.Region, rule: str) -> None:
         call.fail(
             rule, f"the elements of a row of '{region.tensor.name}' are not neighbours: it declares a stride", "region"
         )
+
+
+def _no_gather(call: Call, region: B.Region, rule: str) -> None:
+    """The thread that copies a row need not be the one that holds its index."""
+    if any(d.kind == "gather" for d in region.dims):
+        call.fail(rule, f"{call.decl.name} does not take rows by an index vector; load, store and bulk_reduce do", "region")
+
+
+def _indexed(call: Call, memory: Any, tile: TileType, at: str) -> None:
+    """An index vector is read by the thread that holds the row, so it is distributed like the rows of the tile."""
+    kept = [d for d in memory.dims if d.kind != "index"] if isinstance(memory, B.Region) else []
+    for i, d in enumerate(kept):
+        if d.rows is None:
+            continue
+        if i:
+            call.fail("language/index", "an index vector takes rows: it stands in the first kept dimension", at)
+        axis = tile.axis or "rows"
+        if not same_place(d.rows.type, tile, axis):
+            n = tile.rows if axis == "rows" else tile.cols
+            call.fail(
+                "language/layout-mismatch",
+                f"the index vector is {d.rows.type}; each thread needs the indices of its own elements of {tile}:"
+                f" {tile.layout}.{axis}[{n}]",
+                at,
+            )
 
 
 def writable(call: Call, region: B.Region, at: str, update: bool = False) -> None:
@@ -143,6 +169,19 @@ def _tma_load(call: Call) -> list[Any]:
     return []
 
 
+_REDUCED = {"add": ("f32", "f16", "bf16", "i32", "u32"), "min": ("f16", "bf16", "i32", "u32")}
+"""What the copy engines combine with memory (PTX ISA, cp.reduce.async.bulk and cp.reduce.async.bulk.tensor: types of each
+operation). For the tensor form nothing tells: its type stands in the map, which the assembler does not see."""
+
+
+def _reduced(call: Call, dtype: DType) -> None:
+    op = call.args["op"]
+    legal = _REDUCED["add" if op == "add" else "min"]
+    if dtype.name not in legal:
+        call.fail("hardware/reduce-form", f"op={op} of {dtype} is not offered; it takes {', '.join(legal)}", "view")
+    call.attrs["op"] = op
+
+
 @check("tma_store", "tma_reduce")
 def _tma_store(call: Call) -> list[Any]:
     view, region = tma_operands(call)
@@ -150,7 +189,7 @@ def _tma_store(call: Call) -> list[Any]:
     writable(call, region, "region", update=reduce)
     call.operands.update(region=region, view=view)
     if reduce:
-        call.attrs["op"] = call.args["op"]
+        _reduced(call, view.buffer.dtype)
     return []
 
 
@@ -168,8 +207,26 @@ def _bulk(call: Call) -> tuple[B.View, B.Region]:
             "view",
             "PTX ISA, cp.async.bulk: size % 16 == 0.",
         )
-    if (view.buffer.pitch % 16 and view.rows > 1) or not call.multiple(view.col0, max(1, 16 // size)):
-        call.fail("hardware/operand-alignment", "bulk rows start at 16-byte addresses", "view")
+    if view.rank is not None:
+        call.fail("hardware/remote-destination", "a bulk copy moves between global memory and the own CTA", "view")
+    first = isinstance(view.row0, B.SConst) and view.row0.value == 0
+    apart = view.buffer.pitch % 16 and not (first and view.rows == 1)
+    if apart and not (view.rows == 1 and call.divisor(view.row0) * view.buffer.pitch % 16 == 0):
+        call.fail(
+            "hardware/operand-alignment",
+            f"rows of '{view.buffer.name}' are {view.buffer.pitch} B apart; bulk rows start at 16-byte addresses",
+            "view",
+            "PTX ISA, cp.async.bulk: both addresses are 16-byte aligned.",
+        )
+    if not call.multiple(view.col0, max(1, 16 // size)):
+        call.fail(
+            "hardware/operand-alignment",
+            f"the column start of '{view.buffer.name}' is not provably a multiple of {16 // size} elements (16 B)",
+            "view",
+            "PTX ISA, cp.async.bulk: both addresses are 16-byte aligned.",
+        )
+    if call.decl.name != "bulk_reduce":
+        _no_gather(call, region, "hardware/bulk-rows")
     contiguous(call, region, "hardware/bulk-rows")
     if region.dims[-1].kind == "index":
         call.fail("hardware/bulk-rows", "the innermost dimension must be kept: rows are contiguous", "region")
@@ -198,19 +255,26 @@ def _bulk_store(call: Call) -> list[Any]:
     writable(call, region, "region", update=reduce)
     call.operands.update(region=region, view=view)
     if reduce:
-        call.attrs["op"] = call.args["op"]
-        _mask(call, view.shape[:1])
+        _reduced(call, view.buffer.dtype)
+        rows = next((d.rows for d in region.dims if d.rows is not None), None)
+        if rows is not None:
+            _mask(call, rows.type)
+        elif call.args.get("when") is not None:
+            call.fail("language/arguments", "when= masks the rows of an index vector; without one use an `if`", "when")
     return []
 
 
-def _mask(call: Call, shape: tuple[int, ...] | None = None) -> None:
+def _mask(call: Call, tile: TileType) -> None:
+    """`when=`: a thread reads the mask where it holds the element."""
     when = call.args.get("when")
     if when is None:
         return
     if when.type.dtype is not BOOL:
         call.fail("language/type", f"when= is a mask, got {when.type}", "when")
-    if shape is not None and when.type.shape != tuple(shape):
-        call.fail("language/rank", f"when= has shape {list(when.type.shape)}, expected {list(shape)}", "when")
+    if when.type.shape != tile.shape:
+        call.fail("language/rank", f"when= has shape {list(when.type.shape)}, expected {list(tile.shape)}", "when")
+    if not same_slots(when.type, tile):
+        call.fail("language/layout-mismatch", f"when= is {when.type}, it masks {tile}", "when")
     call.operands["when"] = when
 
 
@@ -230,6 +294,7 @@ def _cp_async(call: Call) -> list[Any]:
             "view",
             "PTX ISA, cp.async: 4, 8 or 16 bytes.",
         )
+    _no_gather(call, region, "hardware/cp-async-rows")
     contiguous(call, region, "hardware/cp-async-rows")
     if region.dims[-1].kind == "index":
         call.fail("hardware/cp-async-rows", "the innermost dimension must be kept", "region")
@@ -272,8 +337,11 @@ def _load(call: Call) -> list[Any]:
     src = call.args["src"]
     type_ = tile_type(call.c, _memory_dtype(src), call.args["layout"], call.nodes["layout"].span)
     call.operands["src"] = _memory(call, "src", type_.shape, read=True)
+    _indexed(call, call.operands["src"], type_, "src")
     fill = call.args.get("fill")
     if fill is not None:
+        if type_.dtype.bits < 32 and not isinstance(fill, B.SConst):
+            call.fail("language/not-static", f"the fill of a {type_.dtype} tile is a literal", "fill")
         if isinstance(fill, B.SConst) and type_.dtype.kind == "f":
             fill = B.SConst(float(fill.value), "f32")
         call.operands["fill"] = fill
@@ -312,11 +380,12 @@ def _load_scalar(call: Call) -> list[Any]:
 def _store(call: Call) -> list[Any]:
     x = call.args["x"]
     call.operands["dst"] = _memory(call, "dst", x.type.shape, read=False)
+    _indexed(call, call.operands["dst"], x.type, "dst")
     same_dtype(call, _memory_dtype(call.args["dst"]), x.type.dtype, "x")
     if x.type.threads != call.c.threads:
         call.fail("language/layout-unit", "a warpgroup's fragment is reached inside warps() by warp_part only", "x")
     call.operands["x"] = x
-    _mask(call, x.type.shape)
+    _mask(call, x.type)
     call.attrs["cache"] = call.args.get("cache")
     return []
 
@@ -348,13 +417,12 @@ def _ldmatrix(call: Call) -> list[Any]:
 
 
 def _matrix(call: Call, view: B.View, type_: Any) -> None:
-    if view.buffer.dtype.bits != 16 and not (
-        view.buffer.dtype.bits == 8 and call.decl.name == "ldmatrix" and not view.transposed
-    ):
+    # a pair of 8-bit elements travels as one of 16 bits: right where the layout keeps four of a row together
+    operand = type_.layout.name in ("mma_a", "mma_b", "wgmma_a")
+    if view.buffer.dtype.bits != 16 and not (view.buffer.dtype.bits == 8 and operand and not view.transposed):
+        rule = "hardware/ldmatrix-form" if call.decl.name == "ldmatrix" else "hardware/stmatrix-form"
         call.fail(
-            "hardware/ldmatrix-form",
-            f"{call.decl.name} moves 8x8 matrices of 16-bit elements, got {view.buffer.dtype}",
-            "view",
+            rule, f"{call.decl.name} moves 8x8 matrices of 16-bit elements, got {view.buffer.dtype} {type_.layout}", "view"
         )
     if view.shape != type_.shape:
         call.fail(
@@ -401,6 +469,12 @@ def _tmem(call: Call, view: B.View, type_: Any) -> None:
         call.fail(
             "language/rank", f"shapes differ: the view is {list(view.shape)}, the registers {list(type_.shape)}", "view"
         )
+    if type_.dtype.bits != 32:
+        call.fail(
+            "hardware/tmem-form",
+            f"{call.decl.name} moves 32-bit columns, not {type_.dtype}; tiles of narrower elements are not offered",
+            "view",
+        )
     if type_.cols & (type_.cols - 1):
         call.fail("hardware/tmem-form", f"32x32b.xN moves a power of two of columns, got {type_.cols}", "view")
     call.operands["view"] = view
@@ -418,11 +492,17 @@ def _tmem_store(call: Call) -> list[Any]:
 def _atomic(call: Call) -> list[Any]:
     x = call.args["x"]
     region = fit(call, call.args["region"], x.type.shape, "region")
+    _indexed(call, region, x.type, "region")
     writable(call, region, "region", update=True)
     same_dtype(call, region.tensor.dtype, x.type.dtype, "x")
-    legal = (F32, I32, F16) if call.decl.name == "atomic_add" else (I32,)
-    if x.type.dtype not in legal and x.type.dtype.name != "bf16":
-        call.fail("hardware/atomic-form", f"{call.decl.form} of {x.type.dtype} does not exist", "x")
+    legal = (F32, I32, F16, BF16) if call.decl.name == "atomic_add" else (I32,)
+    if x.type.dtype not in legal:
+        offered = " and ".join(", ".join(d.name for d in legal).rsplit(", ", 1))
+        call.fail(
+            "hardware/atomic-form", f"{call.decl.name} of {x.type.dtype} is not offered; it takes {offered}", "x"
+        )
+    if x.type.dtype is BF16 and not call.c.target.has("red_bf16"):
+        call.fail("hardware/feature-missing", f"{call.decl.form}.noftz.bf16 does not exist on {call.c.target.name}", "x")
     call.operands.update(region=region, x=x)
-    _mask(call, x.type.shape)
+    _mask(call, x.type)
     return []

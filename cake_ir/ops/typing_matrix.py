@@ -32,6 +32,13 @@ def _input_types(call: Call, a: DType, b: DType) -> int:
     return 256 // a.bits
 
 
+def _accumulates(call: Call, d: DType, a: DType) -> None:
+    """Sums of register accumulators are f32, or f16 where the factors are not bf16."""
+    if d is not F32 and not (d is F16 and a is not BF16):
+        wide = "f32" if a is BF16 else "f32 or f16"
+        call.fail("hardware/mma-dtype", f"{a} products accumulate in {wide}, not {d}", "acc")
+
+
 def _operand(call: Call, view: B.View, name: str, rows: int, k: int, step: int) -> None:
     """A shared-memory matrix operand (rows x k after `.T`)."""
     b = view.buffer
@@ -66,12 +73,7 @@ def _wgmma(call: Call) -> list[Any]:
         call.fail("hardware/mma-accumulator", f"the accumulator is a wgmma_d tile, got {t}", "acc")
     a_dtype = a.buffer.dtype if isinstance(a, B.View) else a.type.dtype
     step = _input_types(call, a_dtype, b.buffer.dtype)
-    if t.dtype is not F32 and not (t.dtype is F16 and a_dtype is not BF16):
-        call.fail(
-            "hardware/mma-dtype",
-            f"{a_dtype} products accumulate in f32{' or f16' if a_dtype is not BF16 else ''}, not {t.dtype}",
-            "acc",
-        )
+    _accumulates(call, t.dtype, a_dtype)
     if t.cols % 8 or not 8 <= t.cols <= 256:
         call.fail(
             "hardware/wgmma-shape",
@@ -109,8 +111,7 @@ def _mma(call: Call) -> list[Any]:
             "hardware/mma-shape",
             f"acc {list(want)} += a {[a.type.rows, a.type.cols]} @ b {[b.type.rows, b.type.cols]}.T does not fit (K in steps of {step})",
         )
-    if acc.type.dtype is not F32 and not (acc.type.dtype is F16 and a.type.dtype is F16):
-        call.fail("hardware/mma-dtype", f"{a.type.dtype} products accumulate in f32, not {acc.type.dtype}", "acc")
+    _accumulates(call, acc.type.dtype, a.type.dtype)
     call.operands.update(acc=acc, a=materialize(call.c, a, call.span), b=materialize(call.c, b, call.span))
     return []
 
@@ -135,8 +136,13 @@ def _tcgen05(call: Call) -> list[Any]:
             f"the accumulator lies in tensor memory; '{acc.buffer.name}' is shared memory",
             "acc",
         )
-    if acc.buffer.dtype not in (F32, F16):
-        call.fail("hardware/mma-dtype", f"tcgen05 accumulates in f32 or f16, not {acc.buffer.dtype}", "acc")
+    if acc.buffer.dtype is not F32:
+        call.fail(
+            "hardware/mma-dtype",
+            f"tcgen05 products accumulate in f32, not {acc.buffer.dtype}"
+            + ("; f16 sums, one in each 32-bit column, are not offered" if acc.buffer.dtype is F16 else ""),
+            "acc",
+        )
     step = _input_types(call, a.buffer.dtype, b.buffer.dtype)
     n = acc.shape[1]
     grain = 16 if group == 2 else 8

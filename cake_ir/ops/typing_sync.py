@@ -116,7 +116,8 @@ def _plain(call: Call) -> list[Any]:
 @check("bulk_wait_read", "bulk_wait", "cp_async_wait", "wgmma_wait")
 def _wait_group(call: Call) -> list[Any]:
     k = call.args["k"]
-    if k < 0 or k > 7 + 24 * (call.decl.name != "wgmma_wait"):
-        call.fail("hardware/wait-depth", f"{call.decl.name}({k}): the depth is between 0 and 7", "k")
+    most = 7 if call.decl.name == "wgmma_wait" else 31
+    if not 0 <= k <= most:
+        call.fail("hardware/wait-depth", f"{call.decl.name}({k}): the depth is between 0 and {most}", "k")
     call.attrs["k"] = k
     return []

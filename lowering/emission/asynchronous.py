@@ -6,7 +6,7 @@ from cake_ir.bound import SX, Op, Region, SConst, View
 from cake_ir.facts import cp_async_piece
 from cake_ir.layouts import placement
 from lowering.emission.context import Context
-from lowering.emission.regions import clip_terms, global_address, offset_text, single_holder
+from lowering.emission.regions import Run, clip_terms, global_address, offset_text, single_holder, tile_terms
 from lowering.emission.scalars import add, const, div, mod, mul
 from lowering.helpers import copies
 
@@ -175,8 +175,6 @@ def bulk_reduce(c: Context, op: Op) -> None:
     rows = next((d.rows for d in region.dims if d.kind == "gather"), None)
     c.out.open("")
     if rows is None:
-        if when is not None:
-            raise c.unsupported("bulk_reduce with a mask but no index vector")
         row, opened = _row_loop(c, view.rows)
         kept = sum(d.kind != "index" for d in region.dims)
         pointer = global_address(c, region, (row, const(0)) if kept > 1 else (const(0),))
@@ -184,9 +182,11 @@ def bulk_reduce(c: Context, op: Op) -> None:
         if opened:
             c.out.close()
     else:
-        base = c.base(rows.type)[0]
-        for slot, (offset, _) in enumerate(placement(rows.type).offsets):
-            terms = single_holder(c, rows.type)
+        along = 0 if rows.type.axis == "rows" else 1
+        base = c.base(rows.type)[along]
+        for slot, place in enumerate(placement(rows.type).offsets):
+            offset = place[along]
+            terms = [*single_holder(c, rows.type), *tile_terms(c, rows.type, Run(slot, *place))]
             if when is not None:
                 terms.append(c.tiles.text(when, [slot]))
             index = c.local_scalar(c.hoist("index", "int", c.tiles.text(rows, [slot])))

@@ -22,7 +22,7 @@ TCGEN05_LAYOUT = {128: 2, 64: 4, 32: 6}
 
 
 def _blocks(tile: TileType) -> list[tuple[int, int]]:
-    """(row, column) offset of the 8x8 matrix that each register of a 16-bit tile belongs to."""
+    """(row, column) offset of the 8x8 matrix that each register of a tile belongs to (16 bytes wide: 16 elements of 8 bits)."""
     per = per_register(tile.dtype)
     return [placement(tile).offsets[i] for i in range(0, placement(tile).slots, per)]
 
@@ -80,8 +80,6 @@ def ldmatrix(c: Context, op: Op) -> None:
     view, frag = op.operands["view"], op.results[0]
     name = c.tiles.name(frag)  # type: ignore[arg-type]
     tile = frag.type  # type: ignore[union-attr]
-    if tile.dtype.bits != 16:
-        raise c.unsupported(f"ldmatrix of {tile.dtype}")
     c.out.open("")
     for first, size, address in _matrix_addresses(c, view, tile):
         call = c.helpers.add(*memory_forms.ldmatrix(size, view.transposed))
@@ -111,8 +109,7 @@ def mma(c: Context, op: Op) -> None:
     acc, a, b = op.operands["acc"], op.operands["a"], op.operands["b"]
     at, bt, d = a.type.dtype, b.type.dtype, acc.type.dtype
     step = forms.K_ELEMENTS[at.bits]
-    if d.bits != 32:
-        raise c.unsupported(f"mma with an accumulator of {d}")
+    block = 4 * d.bits // 32  # accumulator registers of one instruction
     call = c.helpers.add(*forms.mma(at.name, bt.name, d.name, at.bits))
     d_name, d_regs = c.tiles.registers_of(acc)
     a_name, a_regs = c.tiles.registers_of(a)
@@ -123,7 +120,7 @@ def mma(c: Context, op: Op) -> None:
     for k in range(steps):
         for i in range(rows):
             for j in range(cols):
-                dn, an, bn = d_regs[(i * cols + j) * 4], a_regs[(i * steps + k) * 4], b_regs[(j * steps + k) * 2]
+                dn, an, bn = d_regs[(i * cols + j) * block], a_regs[(i * steps + k) * 4], b_regs[(j * steps + k) * 2]
                 c.out.line(f"{call}(&{d_name}[{dn}], &{a_name}[{an}], &{b_name}[{bn}]);")
     c.promise("mma", "", steps * rows * cols, pattern=mma_mnemonic(c.target, step, at.name, bt.name, d.name))
 

@@ -42,7 +42,7 @@ def _kind(dtype: DType, width: int) -> tuple[str, int]:
     if dtype.bits == 32:
         return ("f32" if dtype.kind == "f" else "b32" if dtype.name == "u32" else "i32"), width
     if dtype.bits == 64:
-        return "b64", width
+        return ("i64" if dtype.kind == "i" else "b64"), width
     if width * dtype.bits >= 32:
         return "b32", width * dtype.bits // 32
     return ("b16" if width * dtype.bits == 16 else "b8"), 1
@@ -78,27 +78,27 @@ def load(c: Context, op: Op) -> None:
 
 
 def _narrow(c: Context, tile: TileType, width: int, name: str) -> tuple[str, Callable[[], None]]:
-    """Where single 16-bit elements are loaded to, and what packs them afterwards."""
-    if tile.dtype.bits != 16 or width > 1:
-        if tile.dtype.bits == 8 and width < 4:
-            raise c.unsupported("an access of less than four 8-bit elements")
+    """Where accesses of less than a register are loaded to, and what packs them afterwards."""
+    bits = width * tile.dtype.bits
+    if bits >= 32:
         return name, lambda: None
-    slots = placement(tile).slots
-    halves = c.names.fresh("h")
-    padded = slots + slots % 2
-    c.out.line(f"cake::u16 {halves}[{padded}] = {{}};")
+    pieces = c.names.fresh("h")
+    each = 32 // bits
+    registers = -(-placement(tile).slots // (width * each))
+    c.out.line(f"cake::{'u16' if bits == 16 else 'u32'} {pieces}[{registers * each}] = {{}};")
 
     def pack() -> None:
+        parts = [f"{pieces}[{each} * r]"]
+        parts += [f"static_cast<cake::u32>({pieces}[{each} * r + {i}]) << {bits * i}" for i in range(1, each)]
         c.out.line("#pragma unroll")
-        c.out.line(
-            f"for (int r = 0; r < {padded // 2}; ++r) {name}[r] = {halves}[2 * r] | static_cast<cake::u32>({halves}[2 * r + 1]) << 16;"
-        )
+        c.out.line(f"for (int r = 0; r < {registers}; ++r) {name}[r] = {' | '.join(parts)};")
 
-    return halves, pack
+    return pieces, pack
 
 
 def _entry_of(tile: TileType, width: int, slot: int) -> int:
-    return slot // per_register(tile.dtype) if width > 1 or tile.dtype.bits >= 32 else slot
+    """Array entry of an access: of the tile, or of the pieces that `_narrow` packs."""
+    return slot // (per_register(tile.dtype) if width * tile.dtype.bits >= 32 else width)
 
 
 def _load_region(c: Context, op: Op, region: Region, tile: TileType, name: str) -> None:
@@ -284,7 +284,7 @@ def _gather_place(c: Context, region: Region, tile: TileType, run: Run, col: SX)
     for d in region.dims:
         if d.kind == "gather":
             assert d.rows is not None
-            slot = slot_table(d.rows.type)[(run.row, 0)]
+            slot = slot_table(d.rows.type)[(run.row, 0) if d.rows.type.axis == "rows" else (0, run.col)]
             index = c.tiles.text(d.rows, [slot])
             places.append(c.local_scalar(c.hoist("index", "int", index)))
         elif d.kind == "index":
@@ -412,10 +412,7 @@ def atomic(c: Context, op: Op) -> None:
     x: VX = op.operands["x"]
     region, when = op.operands["region"], op.operands.get("when")
     tile = x.type
-    if tile.dtype.bits != 32:
-        raise c.unsupported(f"{op.name} of {tile.dtype}")
-    kind = "f32" if tile.dtype.kind == "f" else tile.dtype.name
-    call = c.helpers.add(*helpers.red(op.name.removeprefix("atomic_"), kind))
+    call = c.helpers.add(*helpers.red(op.name.removeprefix("atomic_"), tile.dtype.name))
     c.out.open("")
     name, entries = c.tiles.registers_of(x)
     row, col = c.base(tile)
@@ -430,7 +427,8 @@ def atomic(c: Context, op: Op) -> None:
             more = rows + columns
         terms = [*terms, *more, *([] if when is None else [c.tiles.text(when, [run.slot])])]
         guard = f"if ({' && '.join(terms)}) " if terms else ""
-        c.out.line(f"{guard}{call}({where}, {name}[{entries[run.slot]}]);")
+        value = _store_values(c, tile, 1, name, entries, run.slot, 1)[0]
+        c.out.line(f"{guard}{call}({where}, {value});")
     c.out.close()
 
 

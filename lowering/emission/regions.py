@@ -148,7 +148,7 @@ def region_width(c: Context, region: Region, tile: TileType) -> int:
     """Elements per access."""
     if tile.axis != "rows" and inner_axis(region) != "col":
         return 1
-    if tile.axis == "rows":
+    if tile.axis == "rows" or region.dims[-1].kind == "gather":
         return 1
     offsets = placement(tile).offsets
     width = longest(offsets, max(1, 128 // tile.dtype.bits))

@@ -77,27 +77,28 @@ def expect(c: Context, op: Op) -> None:
     c.promise("expect", "mbarrier.arrive")
 
 
-def named_id(c: Context, bar: BarUse) -> tuple[SX, int]:
-    """(hardware barrier id, threads) of a named barrier; consecutive ids for the barriers of one declaration."""
+def named_id(c: Context, bar: BarUse) -> tuple[SX, SX]:
+    """(hardware barrier id, threads) of a named barrier. Ids of one declaration follow each other (`derive` deals them out in order);
+    an index that is not static picks the thread count too, where the barriers differ in it."""
     found = [c.derived.named_id(("named", bar.barrier, i)) for i in range(bar.barrier.stages)]
-    first, threads = found[0]
-    if any(f != (first + i, threads) for i, f in enumerate(found)):
-        if isinstance(bar.use, SConst):
-            ident, threads = found[int(bar.use.value) % len(found)]
-            return const(ident), threads
-        if any(f[0] != first + i for i, f in enumerate(found)):
-            raise c.unsupported(f"named barrier {bar.barrier.name}: its ids are not consecutive")
-        raise c.unsupported(f"named barrier {bar.barrier.name}: its thread counts differ and the index is not static")
-    return add(c.slot(bar.use, bar.barrier.stages), first), threads
+    if isinstance(bar.use, SConst):
+        ident, threads = found[int(bar.use.value) % len(found)]
+        return const(ident), const(threads)
+    slot = c.slot(bar.use, bar.barrier.stages)
+    count: SX = const(found[0][1])
+    for i, (_, threads) in enumerate(found):
+        if threads != found[0][1]:
+            count = sop("select", sop("==", slot, const(i), dtype="bool"), const(threads), count)
+    return add(slot, found[0][0]), count
 
 
 def named_arrive(c: Context, op: Op) -> None:
     """bar.arrive: counts in without waiting."""
     ident, threads = named_id(c, op.operands["bar"])
     if isinstance(ident, SConst):
-        c.out.line(f"{c.helpers.use('bar_arrive')}<{ident.value}, {threads}>();")
+        c.out.line(f"{c.helpers.use('bar_arrive')}<{ident.value}, {c.sx.top(threads)}>();")
     else:
-        c.out.line(f"{c.helpers.use('bar_arrive_id')}({c.sx.top(ident)}, {threads});")
+        c.out.line(f"{c.helpers.use('bar_arrive_id')}({c.sx.top(ident)}, {c.sx.top(threads)});")
     c.promise("arrive", "bar.arrive")
 
 
@@ -115,24 +116,24 @@ def sync(c: Context, op: Op) -> None:
             c.out.line("__syncwarp();")
         else:
             ident, threads = c.derived.named_id(("role", role.name))
-            _bar_sync(c, const(ident), threads)
+            _bar_sync(c, const(ident), const(threads))
     elif scope == "warpgroup":
         role = c.role
         assert role is not None
         found = [c.derived.named_id(("warpgroup", role.name, i)) for i in range(role.count)]
         if any(f != (found[0][0] + i, found[0][1]) for i, f in enumerate(found)):
             raise c.unsupported("sync(warpgroup): the ids of the instances are not consecutive")
-        _bar_sync(c, add(c.instance(), found[0][0]), found[0][1])
+        _bar_sync(c, add(c.instance(), found[0][0]), const(found[0][1]))
     else:
         _wide(c, scope)
     c.tcgen05_after()
 
 
-def _bar_sync(c: Context, ident: SX, threads: int) -> None:
+def _bar_sync(c: Context, ident: SX, threads: SX) -> None:
     if isinstance(ident, SConst):
-        c.out.line(f"{c.helpers.use('bar_sync')}<{ident.value}, {threads}>();")
+        c.out.line(f"{c.helpers.use('bar_sync')}<{ident.value}, {c.sx.top(threads)}>();")
     else:
-        c.out.line(f"{c.helpers.use('bar_sync_id')}({c.sx.top(ident)}, {threads});")
+        c.out.line(f"{c.helpers.use('bar_sync_id')}({c.sx.top(ident)}, {c.sx.top(threads)});")
     c.promise("sync", "bar.sync")
 
 

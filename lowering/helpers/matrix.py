@@ -13,14 +13,14 @@ def _join(lines: list[str]) -> str:
 def mma(a: str, b: str, d: str, bits: int) -> tuple[str, str]:
     """(name, text) of m16n8k{256/bits} mma.sync; d, a, b point at the registers of one instruction."""
     k = K_ELEMENTS[bits]
-    name = f"mma_m16n8k{k}_{a}_{b}"
-    reg, ctype = ("f", "float") if d == "f32" else ("r", "int")
+    name = f"mma_m16n8k{k}_{a}_{b}" + "_f16" * (d == "f16")
+    reg, ctype = {"f32": ("f", "float"), "f16": ("r", "u32")}.get(d, ("r", "int"))
     out = "s32" if d == "i32" else d
-    na, nb = (4, 2)
-    places = [", ".join(f"%{i}" for i in range(s, e)) for s, e in ((0, 4), (4, 4 + na), (4 + na, 4 + na + nb))]
+    nd, na, nb = (2 if d == "f16" else 4, 4, 2)
+    places = [", ".join(f"%{i}" for i in range(s, e)) for s, e in ((0, nd), (nd, nd + na), (nd + na, nd + na + nb))]
     names = {"i8": "s8"}
     instruction = f"mma.sync.aligned.m16n8k{k}.row.col.{out}.{names.get(a, a)}.{names.get(b, b)}.{out}"
-    outs = ", ".join(f'"+{reg}"(d[{i}])' for i in range(4))
+    outs = ", ".join(f'"+{reg}"(d[{i}])' for i in range(nd))
     ins = ", ".join([f'"r"(a[{i}])' for i in range(na)] + [f'"r"(b[{i}])' for i in range(nb)])
     text = f"""{_D}void {name}({ctype}* d, const u32* a, const u32* b) {{
   asm volatile(

@@ -35,7 +35,7 @@ NEEDS: dict[str, tuple[str, ...]] = {}
 
 _REG = {"f32": ("float", "f", "f32"), "b32": ("u32", "r", "b32"), "i32": ("int", "r", "b32"),
         "b16": ("u16", "h", "b16"),
-    "b8": ("u32", "r", "u8"), "b64": ("u64", "l", "b64")}  # fmt: skip
+    "b8": ("u32", "r", "u8"), "b64": ("u64", "l", "b64"), "i64": ("long long", "l", "b64")}  # fmt: skip
 
 
 def _vec(count: int) -> str:
@@ -63,7 +63,7 @@ def load(space: str, kind: str, count: int, *, modifiers: str = "", guarded: boo
     instruction = f"ld.{where}{modifiers}{_vec(count)}.{ptx} {_list(count, 0)}, [%{count}];"
     if guarded:
         lines = ["{", ".reg .pred q;", f"setp.ne.b32 q, %{count + 1}, 0;"]
-        lines += [f"mov.{ptx} %{i}, %{count + 2};" for i in range(count)]
+        lines += [f"mov.{'b32' if kind == 'b8' else ptx} %{i}, %{count + 2};" for i in range(count)]
         lines += [f"@q {instruction}", "}"]
         body = "\n".join(f'      "{line}\\n"' for line in lines)
         inputs = f'{address}, "r"(static_cast<int>(in)), "{constraint}"(fill)'
@@ -112,10 +112,11 @@ def stmatrix(count: int, transposed: bool) -> tuple[str, str]:
     return name, f'{_D}void {name}(u32 p, {args}) {{\n  asm volatile("{instruction}" ::"r"(p), {ins} : "memory");\n}}\n'
 
 
-def red(op: str, kind: str, count: int = 1) -> tuple[str, str]:
-    """(name, text): relaxed GPU-scope reduction into global memory. kind: f32, i32, u32."""
-    ctype, constraint = {"f32": ("float", "f"), "i32": ("int", "r"), "u32": ("u32", "r")}[kind]
-    ptx = {"f32": "f32", "i32": "s32", "u32": "u32"}[kind]
+def red(op: str, kind: str) -> tuple[str, str]:
+    """(name, text): relaxed GPU-scope reduction into global memory. kind: f32, i32, f16, bf16 (16-bit sums have the
+    `.noftz` form only: PTX ISA, red)."""
+    ctype, constraint = {"f32": ("float", "f"), "i32": ("int", "r")}.get(kind, ("u16", "h"))
+    ptx = {"f32": "f32", "i32": "s32"}.get(kind, f"noftz.{kind}")
     name = f"red_{op}_{kind}"
     instruction = f"red.relaxed.gpu.global.{op}.{ptx} [%0], %1;"
     return (

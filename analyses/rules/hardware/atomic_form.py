@@ -1,6 +1,6 @@
-"""**Checks.** `atomic_add` takes f32, f16, bf16 and i32; `atomic_min` and `atomic_max` take i32.
+"""**Checks.** `atomic_add` takes f32, i32, f16 and bf16 (from sm_90 on); `atomic_min` and `atomic_max` take i32.
 
-**Why.** Other types do not exist as one instruction and are not emulated.
+**Why.** Most other types do not exist as one instruction, and nothing is emulated.
 """
 
 from __future__ import annotations

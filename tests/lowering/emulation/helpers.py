@@ -55,8 +55,8 @@ SILENT = re.compile(
     r"(fence_async_\w+|wgmma_fence|wgmma_commit|cp_async_commit|bulk_commit|tcgen05_fence_\w+|tcgen05_wait_\w+|griddep_\w+)\Z"
 )
 
-_TYPES = {"f32": "float", "b32": "u32", "i32": "int", "b16": "u16", "b64": "u64", "b8": "u32"}
-_SIZES = {"f32": 4, "b32": 4, "i32": 4, "b16": 2, "b64": 8, "b8": 1}
+_TYPES = {"f32": "float", "b32": "u32", "i32": "int", "b16": "u16", "b64": "u64", "i64": "long long", "b8": "u32"}
+_SIZES = {"f32": 4, "b32": 4, "i32": 4, "b16": 2, "b64": 8, "i64": 8, "b8": 1}
 
 
 def host_helper(name: str) -> str:
@@ -268,8 +268,8 @@ def _red(name: str, op: str, kind: str) -> str:
 
 
 _PATTERNS = (
-    (r"ld_(global|shared|cluster)(?:_nc)?(?:_l1_\w+?)?_(?:v(\d)_)?(f32|b32|i32|b16|b64|b8)(_if)?", _load),
-    (r"st_(global|shared|cluster)(?:_l1_\w+?)?_(?:v(\d)_)?(f32|b32|i32|b16|b64|b8)", _store),
+    (r"ld_(global|shared|cluster)(?:_nc)?(?:_l1_\w+?)?_(?:v(\d)_)?(f32|b32|i32|b16|b64|i64|b8)(_if)?", _load),
+    (r"st_(global|shared|cluster)(?:_l1_\w+?)?_(?:v(\d)_)?(f32|b32|i32|b16|b64|i64|b8)", _store),
     (r"cp_async_(16|8|4)", _cp_async),
     (r"ldmatrix_x(\d)(_trans)?", _ldmatrix),
     (r"stmatrix_x(\d)(_trans)?", _stmatrix),

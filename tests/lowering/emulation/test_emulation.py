@@ -172,3 +172,28 @@ def test_transposed_operands(tmp_path):
     fx, fa = x.astype(np.float64), a.astype(np.float64)
     np.testing.assert_allclose(d, fa.T @ fx, atol=1e-3)
     np.testing.assert_allclose(y.astype(np.float64), fx.T @ fa.T, rtol=2e-2, atol=5e-2)
+
+
+NARROW = """
+@kernel(target="sm_90a")
+def k(x: In[T, M, 68], y: Out[T, M, 68], part: Out[T, M, 64], *, T: (u8, i64, f16) = u8, V: (1, 2) = 1):
+    launch(ctas=M)
+    r = role(warp)
+    s = smem(T, 64)
+    with r:
+        v = load(x[cta, :], vec(1).cols[68])
+        store(y[cta, :], v)
+        store(s, load(x[cta, 3:], vec(V).cols[64]))
+        sync(warp)
+        store(part[cta, :], load(s, vec(V).cols[64]))
+"""
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("dtype,numpy", [("u8", np.uint8), ("i64", np.int64), ("f16", np.float16)])
+def test_accesses_of_less_than_a_register(dtype, numpy, width, tmp_path):
+    x = np.random.default_rng(13).integers(0, 200, (3, 68)).astype(numpy)
+    y, part = np.zeros_like(x), np.zeros((3, 64), numpy)
+    bound = bind_text(NARROW, T=dtype, V=width)
+    run(emit(bound), {"x": x, "y": y, "part": part}, {"M": 3}, None, 1, tmp_path)
+    assert (y == x).all() and (part == x[:, 3:67]).all()
