@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from analyses.order import explain
 from analyses.order.conflicts import conflict
+from analyses.order.globals import Globals
 from analyses.order.log import Log
 from analyses.order.shadow import Access, Storage
 from analyses.order.units import Unit
@@ -20,7 +21,7 @@ ASYNC = frozenset({"tma", "bulk", "wgmma", "tc"})
 """Engines that reach shared memory through the async proxy."""
 
 
-class Accesses:
+class Accesses(Globals):
     """The part of the machine that handles ops with memory or register effects."""
 
     bound: BoundKernel
@@ -163,6 +164,9 @@ class Accesses:
             self.plain(u, e, v, "read", lane_key(e, v))
         elif isinstance(v, RegionAt):
             self.check_global(u, e, "src", e.thread)
+            self.plain_global(u, e, "src", "read")
+            if u.tracks and e.node.site in self.poll_sites:
+                self.polled(u, e)
         for r in e.node.results:
             u.frags.pop(r, None)  # type: ignore[call-overload]
         return False
@@ -173,11 +177,21 @@ class Accesses:
             self.plain(u, e, v, "write", lane_key(e, v), e.node.operands.get("when") is None)
         elif isinstance(v, RegionAt):
             self.check_global(u, e, "dst", e.thread)
+            self.plain_global(u, e, "dst", "write")
         return False
 
     def on_atomic(self, u: Unit, e: Event) -> bool:
         self.check_global(u, e, "region", e.thread)
+        self.plain_global(u, e, "region", "update")
         return False
+
+    def plain_global(self, u: Unit, e: Event, operand: str, mode: str) -> None:
+        """An access of global memory through the generic proxy. Loaded values are there, so that a copy which overwrites
+        what was loaded needs no fence."""
+        if not u.tracks:
+            return
+        comp, epoch, fence = (u.L, u.tick_l, u.GLF) if e.thread else (u.R, u.tick, u.GF)
+        self.touch_global(u, e, operand, mode, "generic", e.thread, comp, epoch, -1 if mode == "read" else fence)
 
     def check_global(self, u: Unit, e: Event, operand: str, thread: bool) -> None:
         """Memory that predecessor grids may touch, before this role's griddep_wait."""
@@ -193,6 +207,9 @@ class Accesses:
         self.check_global(u, e, "region", e.thread)
         group, comp = (u.bulk_l, u.BL) if e.thread else (u.bulk, u.BR)
         self.touch(u, e, e.vals["view"], "read", "bulk", e.thread, comp, group.issue(e), -1, None)
+        if u.tracks:
+            mode = "update" if e.node.name.endswith("reduce") else "write"
+            self.touch_global(u, e, "region", mode, "bulk", e.thread, u.GLW if e.thread else u.GW, group.current)
         return False
 
     def on_bulk_commit(self, u: Unit, e: Event) -> bool:
@@ -208,11 +225,16 @@ class Accesses:
         if not e.thread:
             u.bulk.waited(k, e)
             u.KL[u.BR] = max(int(u.KL[u.BR]), u.bulk.done)
+        if u.tracks:
+            u.KL[u.GLW] = u.bulk_l.written
+            u.KL[u.GW] = u.bulk.written
         return False
 
     def on_cp_async(self, u: Unit, e: Event) -> bool:
         self.check_global(u, e, "region", False)
         self.touch(u, e, e.vals["view"], "write", "cp_async", False, u.CP, u.cp.issue(e), u.CPF, None)
+        if u.tracks:
+            self.touch_global(u, e, "region", "read", "cp_async", False, u.CP, u.cp.current)
         return False
 
     def on_cp_commit(self, u: Unit, e: Event) -> bool:

@@ -135,7 +135,6 @@ def griddep(m: Any, u: Unit, e: Event, at: RegionAt) -> None:
         resource=t.name,
         op=e.node.name,
         related=((t.span, f"{t.name}: {t.direction}"),),
-        group=(t.name,),
     )
 
 
@@ -315,7 +314,8 @@ def deadlock(m: Machine, stuck: list[Unit]) -> None:
         _, slot, phase, _ = u.block
         b = slot.buckets.get(phase)
         overrun = any(
-            d.rule == rule.PHASE_OVERRUN and d.subject.resource == slot.barrier.name for d in m.log.found["late"].values()
+            d.rule == rule.PHASE_OVERRUN and d.subject.resource == slot.barrier.name
+            for d in m.log.found["late"].values()
         )
         return overrun and b is not None and b.pending <= 0 and not b.tx and slot.done < phase
 

@@ -44,6 +44,9 @@ UNINIT_MEMORY: Final = "data/uninitialised-memory"
 UNINIT_REGISTER: Final = "data/uninitialised-register"
 UNINIT_ACC: Final = "data/uninitialised-accumulator"
 OVERLAY_READ: Final = "data/overlay-stale-read"
+FENCE_GLOBAL: Final = "data/proxy-fence-global"
+GLOBAL_RACE: Final = "data/global-race"
+BULK_WRITE: Final = "data/bulk-write-unfinished"
 
 CONTRACTS: Final[dict[str, str]] = {
     DEADLOCK: "From every reachable state some agent can step until all have finished.",
@@ -90,4 +93,10 @@ CONTRACTS: Final[dict[str, str]] = {
     UNINIT_REGISTER: "A fragment without fill is written before it is read.",
     UNINIT_ACC: "The first product into an accumulator overwrites it (init) or finds it filled.",
     OVERLAY_READ: "Storage shared by two buffers is read through the one that was written last.",
+    FENCE_GLOBAL: (
+        "Between plain accesses of global memory (a polled flag, a store) and a copy of what they announce or wrote stands a "
+        "fence_async(space=gmem)."
+    ),
+    GLOBAL_RACE: "Accesses of one element of an InOut tensor, one of them a write, are ordered by a sync or an arrive and wait.",
+    BULK_WRITE: "What a bulk or tensor store writes is touched again only after a bulk_wait of its thread.",
 }

@@ -14,7 +14,7 @@ from analyses.order import explain
 from analyses.order.accesses import Accesses
 from analyses.order.log import Log, fragment_reads
 from analyses.order.shadow import Storage
-from analyses.order.units import COMPONENTS, PARTS, Clock, Clocks, Numbering, Round, Slot, Unit
+from analyses.order.units import COMPONENTS, GLOBAL, PARTS, Clock, Clocks, Numbering, Round, Slot, Unit
 from cake_ir.bound import BoundKernel, Op, WarpsBlock, walk
 from cake_ir.derive import Derived
 from cake_ir.derive.arrivals import arrival_weight, copy_bytes, receivers
@@ -35,7 +35,9 @@ class Machine(Accesses):
         has_warps = any(isinstance(s, WarpsBlock) for s in walk(bound.body))
         units = sum(5 if has_warps and t.role.unit == "warpgroup" else 1 for t in traces)
         parts = 4 * PARTS * len(traces) if has_warps else 0
-        self.clocks = Clocks(units * COMPONENTS + parts + bars + 1)
+        tracks = any(t.direction == "InOut" for t in bound.tensors)
+        self.clocks = Clocks(units * (COMPONENTS + tracks * GLOBAL) + parts + bars + 1, tracks)
+        self.begin_globals()
         self.units = [Unit(self.clocks, t, t.events) for t in traces]
         self.roots = list(self.units)
         self.storage = Storage(bound.buffers, derived)
@@ -306,6 +308,9 @@ class Machine(Accesses):
             phase = self.phase_of(u, e, bar)[0] if cta == bar.cta else self.last_phase(u, e, bar)
             view = e.vals["view"] if local else e.vals["view"]._replace(cta=cta)
             self.touch(u, e, view, "write", "tma", thread, slot.comp, phase + 1, -1, None)
+            if u.tracks and cta == bar.cta:
+                self.touch_global(u, e, "region", "read", "tma", thread, slot.comp, phase + 1)
+                self.announced(u, e, thread)
             known = int(u.KL[slot.comp])
             if phase != slot.done or known < phase:
                 explain.overrun(self, u, e, slot, phase, known)
@@ -380,9 +385,10 @@ class Machine(Accesses):
         return self.enter(u, e, key, u.threads, need, waits)
 
     def on_fence(self, u: Unit, e: Event) -> bool:
-        if e.node.attrs.get("space", "shared") != "shared":
-            return False
-        u.fence(e.thread)
+        if e.node.attrs.get("space", "shared") == "shared":
+            u.fence(e.thread)
+        elif u.tracks:
+            self.fence_global(u, e.thread)
         return False
 
     def on_griddep(self, u: Unit, e: Event) -> bool:

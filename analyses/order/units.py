@@ -21,6 +21,9 @@ Clock = NDArray[np.int32]
 
 COMPONENTS = 13
 """Clock components of a unit."""
+GLOBAL = 6
+"""Further components of a unit in kernels that follow global memory: gmem fences (all lanes, first thread), finished bulk
+writes (the same), flags polled, flags polled and fenced."""
 PARTS = 8
 """Further components of one warp inside `warps()`: how far it has released its part of what the whole warpgroup did."""
 
@@ -28,8 +31,9 @@ PARTS = 8
 class Clocks:
     """Numbers the clock components and says whose they are."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, tracks: bool) -> None:
         self.capacity = capacity
+        self.tracks = tracks  # global memory is followed
         self.used = 0
 
     def take(self) -> int:
@@ -47,11 +51,12 @@ class Clocks:
 class Group:
     """Commit groups of one owner: committed, done (waited for), whether ops follow the last commit."""
 
-    __slots__ = ("at", "committed", "done", "last", "marks", "open", "wait")
+    __slots__ = ("at", "committed", "done", "last", "marks", "open", "wait", "written")
 
     def __init__(self) -> None:
         self.committed = 0
         self.done = 0
+        self.written = 0  # groups whose writes are over as well
         self.open = False
         self.marks: list[int] = []  # the number that each commit closed; an arrival closes numbers of its own
         self.last: Event | None = None
@@ -82,6 +87,8 @@ class Group:
     def waited(self, k: int, e: Event) -> None:
         if len(self.marks) > k:
             self.done = max(self.done, self.marks[-k - 1])
+            if e.node.name != "bulk_wait_read":
+                self.written = self.done
         self.wait = (e, k)
         self.at = len(self.marks)
 
@@ -141,6 +148,10 @@ class Unit:
         self.pc = 0
         self.R, self.RF, self.L, self.LF, self.CP, self.CPF = (clocks.take() for _ in range(6))
         self.WG, self.TC, self.TLD, self.TST, self.BR, self.BL, self.W = (clocks.take() for _ in range(7))
+        self.tracks = clocks.tracks
+        if self.tracks:
+            self.GF, self.GLF, self.GW, self.GLW, self.P, self.PF = (clocks.take() for _ in range(GLOBAL))
+        self.gfenced = self.gfenced_l = 0
         self.KL: Clock = clocks.zero()
         self.K: Clock = self.KL if self.single else clocks.zero()
         self.tick = self.tick_l = 1
@@ -193,6 +204,8 @@ class Unit:
         if thread or self.single:
             v = self.KL.copy()
             v[self.L], v[self.LF], v[self.W] = self.tick_l, self.fenced_l, self.converged
+            if self.tracks:
+                v[self.GLF] = self.gfenced_l
         else:
             v = np.maximum(self.K, self.KL)
             for c in self.children:
@@ -211,6 +224,8 @@ class Unit:
         v[self.W] = self.passed
         v[self.CP], v[self.CPF] = self.cp.done, self.cp_fenced
         v[self.TLD], v[self.TST], v[self.BR] = self.tld_done, self.tst_done, self.bulk.done
+        if self.tracks:
+            v[self.GF], v[self.GLF], v[self.GW] = self.gfenced, self.gfenced_l, self.bulk.written
         if self.parent is not None:
             p = self.parent
             fenced = max(p.fenced, self.part_fenced)
@@ -224,6 +239,7 @@ class Unit:
     def synced(self, clock: Clock) -> None:
         """All lanes now know the clock."""
         self.converged = self.passed
+        self.dep = self.dep or self.dep_l
         np.maximum(self.KL, clock, out=self.KL)
         np.maximum(self.K, self.KL, out=self.K)
         for c in self.children:
@@ -257,6 +273,16 @@ class Unit:
             for c in self.children:
                 c.fence(False)
         self.fenced_l = self.tick_l
+        self.tick_l += 1
+
+    def fence_global(self, thread: bool) -> None:
+        """The same for global memory."""
+        if not thread:
+            self.gfenced = self.tick
+            self.tick += 1
+            for c in self.children:
+                c.fence_global(False)
+        self.gfenced_l = self.tick_l
         self.tick_l += 1
 
     def join(self) -> None:

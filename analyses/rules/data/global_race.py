@@ -1,9 +1,9 @@
-"""**Checks.** On the witness shapes no element of an `InOut` tensor is written by one role instance and touched by another, in a
-kernel that has no barrier, no rendezvous and no polling loop at all.
+"""**Checks.** On the witness shapes accesses of one element of an `InOut` tensor, one of them a write, are ordered: by program
+order, a sync, or an arrive and wait. What a polled flag announces has been written by all lanes when the flag is set.
 
 **Why.** Whether the old or the new value is read, and which of two writes stays, depends on the schedule.
 
-**Limits.** In kernels with synchronisation global accesses are not ordered here; evaluation compares schedules. Reductions may meet.
+**Limits.** Reductions may meet. Rows chosen by data are not followed, nor, in kernels that poll flags, the order between units.
 """
 
 from __future__ import annotations

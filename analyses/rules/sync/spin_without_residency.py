@@ -37,6 +37,7 @@ def serial(x: In[f32, M, 32], turn: InOut[i32, 1], y: InOut[f32, 32]):
         while seen != cta:
             seen = load(turn[0])
         store(y[:], load(y[:], vec(1).cols[32]) + load(x[cta, :], vec(1).cols[32]))
+        sync(warp)
         with elected():
             store(turn[0], cta + 1)
 """
