@@ -13,9 +13,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
 
+from analyses.order.fuse import fused
 from analyses.order.log import Log
 from analyses.order.machine import Machine
-from analyses.order.premises import Broken, Ring, Shape, premises
+from analyses.order.premises import Broken, Ring, Shape, alike, premises
 from cake_ir.bound import (
     BoundKernel,
     Buffer,
@@ -67,7 +68,13 @@ class _Shown(Broken):
 
 def decide(bound: BoundKernel, derived: Derived, budget: int = QUICK) -> Cutoff:
     """The verdict for one kernel whose witnesses gave no finding. Never raises."""
-    return memo(bound, f"cutoff {budget}", lambda: _decide(bound, derived, budget))
+    return memo(bound, f"cutoff {budget}", lambda: _decide(joined(bound), derived, budget))
+
+
+def joined(bound: BoundKernel) -> BoundKernel:
+    """The kernel as the argument reads it: loops of their own that run side by side as one."""
+    definitions = bound.notes.get("definitions", {})
+    return memo(bound, "joined", lambda: fused(bound, lambda a, b: alike(a, b, definitions)))
 
 
 def _decide(bound: BoundKernel, derived: Derived, budget: int) -> Cutoff:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter as Counting
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -645,6 +645,20 @@ def same(a: SX, b: SX) -> bool:
         and len(a.args) == len(b.args)
         and all(same(x, y) for x, y in zip(a.args, b.args, strict=True))
     )
+
+
+def alike(a: For, b: For, definitions: Mapping[ScalarVar, SX]) -> bool:
+    """Whether two loops run over the same numbers, by their text and nothing that loops or roles change."""
+
+    def plain(x: SX, depth: int = 0) -> SX:
+        if isinstance(x, SVar):
+            made = definitions.get(x.var)
+            return x if made is None or depth > 16 else plain(made, depth + 1)
+        return SOp(x.op, tuple(plain(y, depth) for y in x.args), x.dtype) if isinstance(x, SOp) else x
+
+    pairs = [(plain(x), plain(y)) for x, y in ((a.start, b.start), (a.stop, b.stop), (a.step, b.step))]
+    shared = SAME_IN_ALL_CTAS | {"cluster_id", "cta", "cluster_rank", "loop"}
+    return all(same(x, y) for x, y in pairs) and all(v.kind in shared for x, _ in pairs for v in sx_vars(x))
 
 
 def _name(s: Any) -> str:

@@ -56,6 +56,63 @@ def two(a: In[bf16, M, K], d: Out[bf16, M, K], *, S1: (2, 3, 4) = 3, S2: (2, 5) 
 """
 
 
+OWN_LOOPS = B0.replace(
+    "    for k in range(KT):\n        with producer:\n", "    with producer:\n        for k in range(KT):\n"
+).replace(
+    "        with math as wg:\n            wait(full[k])",
+    "    with math as wg:\n        for k in range(KT):\n            wait(full[k])",
+)
+
+OWN_TILES = """
+@kernel(target="sm_100a")
+def own(a: In[bf16, M, K], b: In[bf16, N, K], d: Out[bf16, M, N], *, STAGES: range(2, 5) = 2):
+    where(K > 0, K % 8 == 0, N % 8 == 0)
+    tiles = tile_space(ceil_div(M, 128), ceil_div(N, 256))
+    launch(ctas=min(tiles.count, device.sms))
+    epilogue = role(warpgroup)
+    producer = role(thread)
+    issuer = role(thread)
+    a_s = smem(bf16, 128, 64, stages=STAGES, swizzle=128)
+    b_s = smem(bf16, 256, 64, stages=STAGES, swizzle=128)
+    acc_t = tmem(f32, 128, 256, stages=2, owner=issuer)
+    full = mbarrier(stages=STAGES)
+    empty = mbarrier(stages=STAGES)
+    done = mbarrier(stages=2)
+    drained = mbarrier(stages=2)
+    with producer:
+        n = 0
+        for tile_m, tile_n in tiles.persistent():
+            for k in range(ceil_div(K, 64)):
+                wait(empty[n - STAGES])
+                expect(full[n])
+                tma_load(a_s[n], a[tile_m * 128:, k * 64:], signal=full[n])
+                tma_load(b_s[n], b[tile_n * 256:, k * 64:], signal=full[n])
+                n += 1
+    with issuer:
+        m = 0
+        t = 0
+        for tile_m, tile_n in tiles.persistent():
+            wait(drained[t - 2])
+            for k in range(ceil_div(K, 64)):
+                wait(full[m])
+                tcgen05_mma(acc_t[t], a_s[m], b_s[m], init=k == 0)
+                tcgen05_commit(empty[m])
+                m += 1
+            tcgen05_commit(done[t])
+            t += 1
+    with epilogue:
+        u = 0
+        for tile_m, tile_n in tiles.persistent():
+            wait(done[u])
+            for j in unroll(4):
+                x = tmem_load(acc_t[u].cols(64 * j, 64), tmem_d[128, 64])
+                tmem_load_wait()
+                store(d[tile_m * 128:, tile_n * 256 + 64 * j:], cast(x, bf16))
+            arrive(drained[u])
+            u += 1
+"""
+
+
 def when(text: str, step: str, condition: str) -> str:
     """The program with one step under a condition."""
     assert text.count(step) == 1
@@ -74,6 +131,8 @@ PROVED: dict[str, tuple[str, dict[str, Any]]] = {
     "waits from the first full ring on": (when(B0, WAIT, "k >= STAGES"), {"STAGES": 2}),
     "named barriers in turn": (base("kmeans_assign"), {"STAGES": 2}),
     "a pair of CTAs": (base("gemm_sm100"), {"STAGES": 2}),
+    "roles with loops of their own": (OWN_LOOPS, {"STAGES": 2}),
+    "roles with tile loops of their own": (OWN_TILES, {}),
     "no loop": (base("softmax"), {}),
 }
 """Right programs that have the form of the argument."""
@@ -104,13 +163,12 @@ OPEN: dict[str, tuple[str, str]] = {
         ),
         "base keeps a count of another round",
     ),
-    "loops of their own": (SPLIT_K, "changes with cluster_rank"),
+    "lengths that differ between CTAs of a cluster": (SPLIT_K, "changes with cluster_rank"),
     "one loop after the other": (
-        B0.replace(
-            "    for k in range(KT):\n        with producer:\n", "    with producer:\n        for k in range(KT):\n"
-        ).replace(
-            "        with math as wg:\n            wait(full[k])",
-            "    with math as wg:\n        for k in range(KT):\n            wait(full[k])",
+        edit(
+            B0,
+            "    with math as wg:\n        stmatrix",
+            "    for i in range(KT):\n        sync(cta)\n    with math as wg:\n        stmatrix",
         ),
         "two loops follow one another",
     ),
@@ -135,12 +193,12 @@ def test_right_programs_are_proved_and_hold_far_beyond_the_cutoff(name: str) -> 
     assert not [d for d in result.diagnostics if d.severity == "error"]
     assert result.cutoff is not None and result.cutoff.holds, result.cutoff
     assert all(p.verdict == "proved" for p in result.properties), result.properties
-    shape = premises(kernel)
+    shape = premises(cutoff.joined(kernel))
     draw = random.Random(name)
     for _ in range(2 if shape.loops else 0):
         wide = (9, 15) if len(shape.loops) == 2 else (50,)
         trips = tuple(draw.randint(low, high) for low, high in zip(shape.least, wide, strict=False))
-        cutoff.run(kernel, derived, shape, trips, [False, True])  # raises Broken for any finding
+        cutoff.run(cutoff.joined(kernel), derived, shape, trips, [False, True])  # raises Broken for any finding
 
 
 @pytest.mark.parametrize("name", LATE)
@@ -176,7 +234,7 @@ def test_what_costs_more_than_verify_spends_is_said() -> None:
 
 def test_a_shape_is_found_for_trip_counts() -> None:
     kernel, derived = facts(B1)
-    shape = premises(kernel)
+    shape = premises(cutoff.joined(kernel))
     w = cutoff.realise(kernel, derived, shape, (5, 3))
     assert w is not None
     from cake_ir.witness import traces
@@ -191,7 +249,7 @@ def test_the_cutoff_grows_with_the_ring() -> None:
     tops = []
     for stages in (2, 3, 4, 5):
         kernel, _ = facts(B0, STAGES=stages)
-        tops.append(max(cutoff.trip_counts(premises(kernel))))
+        tops.append(max(cutoff.trip_counts(premises(cutoff.joined(kernel)))))
     assert tops == sorted(set(tops)) and all(t[0] > 2 * s + 1 for t, s in zip(tops, (2, 3, 4, 5), strict=True))
 
 
@@ -202,7 +260,7 @@ def test_the_cutoff_grows_with_the_ring() -> None:
 def test_runs_show_what_a_proof_would_hide(old: str, new: str) -> None:
     """The premises say nothing about faults: a wrong program of the right form is refuted by the runs themselves."""
     kernel, derived = facts(edit(B1, old, new), STAGES=2)
-    shape = premises(kernel)
+    shape = premises(cutoff.joined(kernel))
     with pytest.raises(Broken, match="the runs show"):
         for trips in cutoff.trip_counts(shape):
-            cutoff.run(kernel, derived, shape, trips, [False, True])
+            cutoff.run(cutoff.joined(kernel), derived, shape, trips, [False, True])
