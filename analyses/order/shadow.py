@@ -69,19 +69,22 @@ class Access:
 class Cell:
     """Accesses of one slot: the writes that still show, and the reads since."""
 
-    __slots__ = ("filled", "reads", "shared", "writes")
+    __slots__ = ("filled", "reads", "shared", "writers", "writes")
 
     def __init__(self, shared: bool) -> None:
         self.shared = shared  # several buffers lie here
         self.writes: dict[tuple[int, Box], Access] = {}
         self.reads: dict[tuple[int, Box], Access] = {}
         self.filled: set[Box] = set()
+        self.writers: set[Buffer] = set()  # of shared cells: the buffers through which they were ever written
 
     def note_read(self, a: Access) -> None:
         self.reads[(a.comp, a.box)] = a
 
     def note_write(self, a: Access, whole: bool) -> None:
         """Record a write; what it covers entirely has been checked against it and is forgotten."""
+        if self.shared:
+            self.writers.add(a.view.view.buffer)
         if whole:
             r0, r1, c0, c1 = a.box
             for store in (self.writes, self.reads):

@@ -93,6 +93,12 @@ def test_tiles_of_unlike_swizzle_over_each_other_are_compared_by_their_bytes() -
     assert report.accepted, [d.render() for d in report.diagnostics if d.severity == "error"]
 
 
+def test_a_tile_may_be_read_by_the_other_name_of_the_same_bytes() -> None:
+    edits = (("wgmma(s, q_s.rows(64 * wg, 64), k_s[0]", "wgmma(s, o_s.rows(64 * wg, 64), k_s[0]"),)
+    report = verify(bound(SKETCHES / "06_attention_sm90.cake", edits, D=64, BK=64))
+    assert report.accepted, [d.render() for d in report.diagnostics if d.severity == "error"]
+
+
 @pytest.mark.parametrize(
     ("old", "kind"), [("", None), ("                sync(warpgroup)\n                stmatrix", "race-unit")], ids=["right", "no sync"]
 )

@@ -1,6 +1,8 @@
 """**Checks.** Storage that two tiles share is read through the tile that was written last.
 
 **Why.** The bytes of the other tile are read as if they were this one's.
+
+**Limits.** Tiles of one form (element type, shape, stages, swizzle) are two names of the same tile until both have been written.
 """
 
 from __future__ import annotations
