@@ -10,9 +10,13 @@ import pytest
 
 from analyses import verify_text
 from analyses.order import check_order, cutoff
+from analyses.order.log import Log
+from analyses.order.machine import Machine
 from analyses.order.premises import Broken, premises
 from cake_ir.bound import BoundKernel
 from cake_ir.derive import Derived, derive
+from cake_ir.skeleton import SkeletonLimit
+from cake_ir.witness import Witness, traces
 from tests.analyses.hazard_table.cases import source
 from tests.analyses.order.programs import SPLIT_K, base, bound, edit
 
@@ -201,6 +205,30 @@ def test_right_programs_are_proved_and_hold_far_beyond_the_cutoff(name: str) -> 
         cutoff.run(cutoff.joined(kernel), derived, shape, trips, [False, True])  # raises Broken for any finding
 
 
+@pytest.mark.parametrize("name", PROVED)
+def test_proved_programs_show_nothing_at_large_random_shapes(name: str) -> None:
+    text, bindings = PROVED[name]
+    kernel, derived = facts(text, **bindings)
+    draw = random.Random(name)
+    cluster = kernel.launch.cluster
+    ran = 0
+    for _ in range(40):
+        dims = tuple((n, 8 * draw.choice((1, draw.randint(2, 40), draw.randint(41, 200)))) for n in kernel.dims)
+        w = Witness(dims, cluster, tuple(range(cluster)), cluster, derived.witnesses[0].oracle, "drawn")
+        try:
+            found = traces(kernel, w)
+        except (ValueError, IndexError, SkeletonLimit):  # `where` excludes the shape, or it is too long to run here
+            continue
+        log = Log(kernel)
+        log.begin(w)
+        Machine(kernel, derived, w, found, log).run()
+        assert not any(log.found.values()), (w.describe(), log.diagnostics())
+        ran += 1
+        if ran == 3:
+            break
+    assert ran
+
+
 @pytest.mark.parametrize("name", LATE)
 def test_faults_behind_a_constant_are_refuted_with_a_shape_that_reaches_it(name: str) -> None:
     text, rule = LATE[name]
@@ -237,8 +265,6 @@ def test_a_shape_is_found_for_trip_counts() -> None:
     shape = premises(cutoff.joined(kernel))
     w = cutoff.realise(kernel, derived, shape, (5, 3))
     assert w is not None
-    from cake_ir.witness import traces
-
     issuer = next(t for t in traces(kernel, w) if t.role.name == "issuer")
     products = [e for e in issuer.events if getattr(e.node, "name", "") == "tcgen05_mma"]
     assert len(products) == 15
