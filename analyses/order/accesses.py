@@ -129,6 +129,7 @@ class Accesses(Globals):
             same = (
                 (comp == u.L and thread)
                 or (comp == u.R and not thread and p.lanes is not None and p.lanes == a.lanes and p.box == a.box)
+                or (comp == u.R and not thread and u.met >= p.epoch and one_warp(p, a))
                 or (comp == u.TC and a.engine == "tc")
                 or (comp == u.TLD and u.tld_done >= p.epoch)
                 or (comp == u.TST and u.tst_done >= p.epoch)
@@ -363,21 +364,40 @@ def own_share(u: Unit, p: Access, a: Access, known: Any) -> bool:
         return p.epoch <= known[u.part[4]]
     if p.comp != group.R or p.epoch > known[u.part[0]]:
         return False
-    op = p.event.node
-    tile = op.results[0].type if op.results else getattr(op.operands.get("x"), "type", None)
-    if tile is None or tile.axis is not None or p.view.view.transposed or a.view.view.buffer is not p.view.view.buffer:
+    shares = warp_rows(p)
+    if shares is None or a.view.view.buffer is not p.view.view.buffer:
         return False
-    layout = tile.layout
-    if layout.name == "wgmma_d":
-        period, rows = 64, 16
-    elif layout.name == "tmem_d":
-        period, rows = 128, 32
-    elif layout.name == "vec" and 0 < layout.l <= 32:
-        period, rows = tile.threads // layout.l, 32 // layout.l
-    else:
-        return False
+    period, rows = shares
     first, last = max(a.view.row0, p.view.row0), min(a.view.row1, p.view.row1)
     return all((r - p.view.row0) % period // rows == u.warp for r in range(first, last))
+
+
+def one_warp(p: Access, a: Access) -> bool:
+    """Whether two accesses of a whole warpgroup put each row that they share into the same warp."""
+    before, now = warp_rows(p), warp_rows(a)
+    if before is None or now is None or a.view.view.buffer is not p.view.view.buffer:
+        return False
+    first, last = max(a.view.row0, p.view.row0), min(a.view.row1, p.view.row1)
+    return all(
+        (r - p.view.row0) % before[0] // before[1] == (r - a.view.row0) % now[0] // now[1] for r in range(first, last)
+    )
+
+
+def warp_rows(p: Access) -> tuple[int, int] | None:
+    """(period, rows): row r of what a warpgroup loads or stores belongs to warp r % period // rows; None where the layout
+    does not cut it by rows."""
+    op = p.event.node
+    tile = op.results[0].type if op.results else getattr(op.operands.get("x"), "type", None)
+    if tile is None or tile.axis is not None or p.view.view.transposed:
+        return None
+    layout = tile.layout
+    if layout.name == "wgmma_d":
+        return 64, 16
+    if layout.name == "tmem_d":
+        return 128, 32
+    if layout.name == "vec" and 0 < layout.l <= 32:
+        return tile.threads // layout.l, 32 // layout.l
+    return None
 
 
 def accumulator(e: Event) -> tuple[Any, ...]:

@@ -370,7 +370,7 @@ def _bulk(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) 
             f"{an} overwrites {what} while {name_of(p.event)} reads it; its bulk group is not even committed",
         )
     release = _known_release(p, a)
-    if p.epoch <= group.done and release is not None and group.wait is not None:
+    if p.epoch <= group.done and release is not None and group.wait is not None and root(p.unit) is not root(a.unit):
         e, k = group.wait  # it has waited by now, but had not when it released
         return (
             rule.BULK_DEPTH,

@@ -355,6 +355,9 @@ class Machine(Accesses):
 
     def on_sync(self, u: Unit, e: Event) -> bool:
         scope = e.node.attrs.get("scope")
+        if scope == "warp" and u.role.unit == "warpgroup" and u.parent is None:
+            u.warps_met()  # each warp by itself: nobody learns of another warp, the first thread of its own warp's part alone
+            return False
         if scope == "warp" or (scope == "warpgroup" and u.parent is None):
             u.synced(u.publish(False, None))
             return False

@@ -155,6 +155,7 @@ class Unit:
         self.KL: Clock = clocks.zero()
         self.K: Clock = self.KL if self.single else clocks.zero()
         self.tick = self.tick_l = 1
+        self.met = 0  # accesses of all lanes that the last sync(warp) of a whole warpgroup came after
         self.fenced = self.fenced_l = 0
         self.cp, self.wg, self.bulk, self.bulk_l = Group(), Group(), Group(), Group()
         self.cp_fenced = 0
@@ -244,6 +245,11 @@ class Unit:
         np.maximum(self.K, self.KL, out=self.K)
         for c in self.children:
             c.synced(self.K)
+
+    def warps_met(self) -> None:
+        """The lanes of each warp of the warpgroup have met, no two warps."""
+        self.met = self.tick
+        self.tick += 1
 
     # ---- warps()
 

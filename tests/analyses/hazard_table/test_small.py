@@ -219,6 +219,20 @@ add("rows own", None, ROWS_TEXT.format(a="n = 0", b="sync(warp)", r="4 * i + w")
 add("rows own no sync", "data/lane-race", ROWS_TEXT.format(a="n = 0", b="n = 0", r="4 * i + w"))
 add("rows other", "data/lane-race", ROWS_TEXT.format(a="n = 0", b="sync(warp)", r="16 * w + i"))
 add("rows other, all met", None, ROWS_TEXT.format(a="sync(warpgroup)", b="n = 0", r="16 * w + i"))
+WARPS_TEXT = """
+launch(ctas=ceil_div(M, 64))
+t = role(warpgroup)
+s = smem(f32, 64, 128)
+with t:
+    store(s, load(x[64 * cta:, :], vec({v}, {l})[64, 128]))
+    {a}
+    store(y[64 * cta:, :], load(s, vec(4, 32)[64, 128]))
+"""
+add("whole warpgroup, one layout", None, WARPS_TEXT.format(a="n = 0", v=4, l=32))
+add("whole warpgroup, other lanes of a warp", None, WARPS_TEXT.format(a="sync(warp)", v=2, l=32))
+add("whole warpgroup, other lanes, none met", "data/lane-race", WARPS_TEXT.format(a="n = 0", v=2, l=32))
+add("whole warpgroup, other warps", "data/lane-race", WARPS_TEXT.format(a="sync(warp)", v=4, l=16))
+add("whole warpgroup, other warps, all met", None, WARPS_TEXT.format(a="sync(warpgroup)", v=4, l=16))
 WRITTEN_SIG = "x: In[f32, M, 64], w: InOut[f32, M, 64], y: Out[f32, M, 64]"
 WRITTEN_TEXT = """
 where(M > 0)
