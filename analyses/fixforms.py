@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from analyses.fixglobal import GLOBAL
 from analyses.fixtext import STEP, call_argument, index_of, indices
 from cake_ir.diagnostics import Diagnostic
 
@@ -230,4 +231,5 @@ FORMS: dict[str, tuple[Any, ...]] = {
     "derive/unequal-arrivals": (shared_use,),
     "data/cp-async-wait-count": (read_ahead,),
     "derive/asserted-arrivals": (symbolic_arrivals,),
+    **GLOBAL,
 }

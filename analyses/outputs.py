@@ -1,4 +1,5 @@
-"""Every element of an Out tensor written exactly once, and every global index inside its tensor, on the witness shapes.
+"""Every element of an Out tensor written exactly once, every global index inside its tensor, and no element of an InOut tensor
+touched by two clusters of which one writes, on the witness shapes and on some that are made for it.
 
 The launch is run CTA by CTA with all its CTAs, but only as far as global regions are concerned: statements that decide neither
 a region nor whether it is reached are left out. What depends on loaded data is not counted (a permutation of rows, ragged
@@ -11,7 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from analyses.regions import UNCLIPPED, RegionFacts, mode_of, region_facts
+from analyses.bounds import decide
+from analyses.regions import UNCLIPPED, RegionFacts, mode_of, region_facts, regions
+from analyses.report import Property
 from cake_ir.bound import (
     BoundKernel,
     Let,
@@ -21,6 +24,7 @@ from cake_ir.bound import (
     SVar,
     Tensor,
     sx_vars,
+    walk,
 )
 from cake_ir.diagnostics import Diagnostic, Related, Span, Subject
 from cake_ir.skeleton import AssumeViolated, Skeleton, SkeletonLimit
@@ -71,9 +75,9 @@ class _Regions(Skeleton):
 def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
     """Findings on the first witness that shows one; at most one per rule and tensor."""
     found: dict[tuple[str, str], Diagnostic] = {}
-    for writes in (True, False):
+    for writes in (False, True):  # what goes outside first, then what is written
         facts = region_facts(bound) if writes else RegionFacts(bound, False)
-        if not facts.sites:
+        if not facts.sites or (not writes and _all_proved(bound)):
             continue
         skeleton = _Regions(bound, facts)
         agents = 0
@@ -92,6 +96,39 @@ def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
             if found:
                 return list(found.values())
     return []
+
+
+def _all_proved(bound: BoundKernel) -> bool:
+    """Whether the text proves all indices inside for every shape, so that none need be tried."""
+    d = decide(bound)
+    return not any(g.kind != "overflow" for g in (*d.open, *(g for g, _ in d.refuted)))
+
+
+def races_property(bound: BoundKernel, found: list[Diagnostic], shapes: int) -> Property:
+    """Whether CTAs and roles touch elements of one `InOut` tensor in order."""
+    name = "global races"
+    facts = region_facts(bound)
+    shared = [t for t in bound.tensors if t.direction == "InOut"]
+    touches = [
+        (op, n, r) for op in walk(bound.body) if isinstance(op, Op) for n, r in regions(op) if r.tensor in shared
+    ]
+    modes: dict[Tensor, set[str]] = {}
+    for op, n, r in touches:
+        modes.setdefault(r.tensor, set()).add(mode_of(op, n))
+    mixed = {t for t, how in modes.items() if "write" in how or len(how) > 1}
+    if any(d.rule == RACE for d in found):
+        return Property(name, "refuted", f"{shapes} witness shapes", RACE)
+    if not mixed:
+        return Property(name, "proved", "all shapes", "no tensor is both written and touched otherwise, reductions commute")
+    if facts.announced:
+        reason = "a grid sync, polled flags or returned atomics order CTAs; across clusters that is not followed"
+        return Property(name, "undecided", "accesses of different clusters", reason)
+    loose = sorted({r.tensor.name for op, _, r in touches if r.tensor in mixed and not facts.certain(op, r)})
+    if loose:
+        return Property(name, "undecided", "all shapes", f"data decide which elements are touched: {', '.join(loose)}")
+    if not shapes:
+        return Property(name, "undecided", "no witness shape", "no shape was run")
+    return Property(name, "checked", f"{shapes} witness shapes, all CTAs", "inside a cluster by the order reading")
 
 
 def _larger(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
@@ -167,7 +204,7 @@ def _check(skeleton: _Regions, facts: RegionFacts, w: Witness, writes: bool) -> 
     shared = {
         t: _Owners(shapes[t]) for t in bound.tensors if t.direction == "InOut" and 0 < _size(shapes[t]) <= ELEMENTS
     }
-    if not writes or facts.ordered:
+    if not writes or facts.announced:
         shared = {}
     last: dict[Tensor, Op] = {}
     skeleton.trail.clear()
@@ -196,8 +233,10 @@ def _check(skeleton: _Regions, facts: RegionFacts, w: Witness, writes: bool) -> 
                 if fault:
                     yield _finding(bound, OUTSIDE, op.span, f"{op.name} {fault}", t, w, op, trace)
                     return
-                if t in shared:
-                    other = shared[t].meet(trace, op, mode_of(op, name), at.dims)
+                if t in shared and facts.certain(op, r):
+                    # inside a cluster the order reading follows syncs and barriers
+                    agent = trace.cta // bound.launch.cluster if facts.ordered else (trace.cta, trace.role, trace.instance)
+                    other = shared[t].meet(agent, trace, op, mode_of(op, name), at.dims)
                     if other is not None:
                         text = f"{op.name} touches elements of {t.name} that {other[1]} touches ({other[0].name}), nothing orders the two"
                         yield _finding(bound, RACE, op.span, text, t, w, op, trace, other[0])
@@ -232,31 +271,33 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 class _Owners:
-    """Who read and who wrote the elements of an InOut tensor: numbers of agents, 0 nobody, -1 several."""
+    """Who read and who wrote the elements of an InOut tensor: numbers of agents, 0 nobody, -1 several. An agent is a role instance, or
+    all of a cluster; their traces come one after the other."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         import numpy as np
 
-        self.read, self.written = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        self.by = {mode: np.zeros(shape, np.int32) for mode in ("write", "read", "update")}
         self.agents: list[Any] = []
+        self.labels: list[str] = []
         self.ops: dict[tuple[int, str], Op] = {}
 
-    def meet(self, trace: Any, op: Op, mode: str, dims: tuple[tuple[int, int], ...]) -> tuple[Op, str] | None:
-        """Notes an access; the op and agent that it meets unordered. Reductions (update) may meet each other."""
-        if mode == "update":
-            return None
-        if not self.agents or self.agents[-1] is not trace:
-            self.agents.append(trace)
+    def meet(self, agent: Any, trace: Any, op: Op, mode: str, dims: tuple[tuple[int, int], ...]) -> tuple[Op, str] | None:
+        """Notes an access; the op and agent that it meets unordered. Reads may meet each other, and so may reductions (update)."""
+        if not self.agents or self.agents[-1] != agent:
+            self.agents.append(agent)
+            self.labels.append(trace.label)
         me, part = len(self.agents), tuple(slice(a, max(a, b)) for a, b in dims)
         self.ops[me, mode] = op
-        for how, store in (("write", self.written), ("read", self.read))[: 1 if mode == "read" else 2]:
+        for how, store in self.by.items():
+            if how == mode != "write":
+                continue
             here = store[part]
             foreign = here[(here != 0) & (here != me)]
             if foreign.size:
-                who = max(int(foreign[0]), 1)  # of several readers the first
-                return self.ops.get((who, how), op), self.agents[who - 1].label
-        store = self.read if mode == "read" else self.written
-        here = store[part]
+                who = max(int(foreign[0]), 1)  # of several the first
+                return self.ops.get((who, how), op), self.labels[who - 1]
+        here = self.by[mode][part]
         here[...] = here * 0 + me if mode == "write" else self._joined(here, me)
         return None
 

@@ -50,6 +50,7 @@ class RegionFacts:
         }
         self.writers = writers_of(bound)
         self.ordered = ordering(bound)
+        self.announced = announcing(bound)
         self._known: dict[tuple[Op, str], bool] = {}
         self.needed: set[ScalarVar] = set()
         size = -1
@@ -201,6 +202,19 @@ def ordering(bound: BoundKernel) -> bool:
             isinstance(s, Op)
             and s.name in ("wait", "arrive", "sync", "named_arrive")
             and s.attrs.get("scope") != "warp"
+        )
+        for s in walk(bound.body)
+    )
+
+
+def announcing(bound: BoundKernel) -> bool:
+    """Whether CTAs of different clusters may order accesses: by a grid-wide sync, by flags that are polled, or by what an atomic
+    returns (the last one to come reads what the others wrote)."""
+    return any(
+        isinstance(s, While)
+        or (
+            isinstance(s, Op)
+            and ((s.name == "sync" and s.attrs.get("scope") == "grid") or (s.name.startswith("atomic_") and s.results))
         )
         for s in walk(bound.body)
     )

@@ -307,6 +307,9 @@ class Algebra:
             if found is None or not found[0]:
                 continue
             ratio = _ratio(a, found[0])
+            if ratio is None and k is None:  # at least the largest term goes
+                top = max(e, key=lambda m: (len(m), m))
+                ratio = _ratio({top: e[top]}, {top: f[top]}) if top in f else None
             if ratio is None:
                 one = constant(found[0])
                 if k is None and one is not None and one * sign == 1:  # v >= -rest, or v <= rest

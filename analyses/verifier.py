@@ -77,7 +77,7 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
         skipped.append("outputs: whether every output is written once is asked of programs without other errors")
     else:
         from analyses.bounds_findings import OUTSIDE, bounds_properties, check_bounds
-        from analyses.outputs import check_outputs
+        from analyses.outputs import check_outputs, races_property
 
         outputs = check_outputs(bound)
         outside = any(d.rule == OUTSIDE for d in outputs)
@@ -86,6 +86,7 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
         properties += bounds_properties(bound, outside, len(derived.witnesses))
         found += outputs
         properties.append(_outputs_property(derived, outputs))
+        properties.append(races_property(bound, outputs, len(derived.witnesses)))
         if outputs:
             broken.add("outputs")
     if broken:

@@ -1,8 +1,13 @@
-"""**Checks.** On the witness shapes every index of a global region lies inside its dimension, and every slice starts at 0 or later.
+"""**Checks.** Every index of a global region lies inside its dimension, every slice starts at 0 or later, and what a bulk copy moves
+ends inside: proved for all shapes that `where` admits, from loops, conditions, masks, `where` and `assume`, or refuted with a shape.
 
-**Why.** Only the end of a slice is clipped, and that not by bulk copies. An index outside addresses another row, or memory of someone else.
+**Why.** Only the end of a slice is clipped, and that not by bulk copies. An index outside addresses another row, or memory of someone
+else.
 
-**Limits.** Indices computed from data are not followed; loaded ones take the values that `assume` admits.
+**Repair.** A condition around the access, a mask (`when=`) for gathered rows, or a fact in `where`.
+
+**Limits.** A gathered index that neither `assume` nor a mask bounds is *undecided*. What the text alone does not bound is run on the
+witness shapes and *checked*.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ RULE = Rule(
     layer="data",
     title="A global index outside its tensor",
     source="Cake language reference, 'Memory operands'",
-    line=8,
+    line=7,
 )
 
 REJECTED = """

@@ -3,7 +3,11 @@ order, a sync, or an arrive and wait. What a polled flag announces has been writ
 
 **Why.** Whether the old or the new value is read, and which of two writes stays, depends on the schedule.
 
-**Limits.** Reductions may meet. Rows chosen by data are not followed, nor, in kernels that poll flags, the order between units.
+Between clusters nothing but a grid sync, a polled flag or the value of an atomic orders accesses: without them no two clusters touch
+one element of which one changes it.
+
+**Limits.** Reductions may meet. Rows chosen by data are not followed, nor, in kernels that poll flags, the order between units: the
+property *global races* is *undecided* there.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 
 @kernel(target="sm_90a")
-def rows(x: In[f32, M, N], y: Out[f32, M, N], *, C: (1, 2, 4, 8, 16, 32) = 2):
+def rows(x: In[f32, M, 32], y: Out[f32, M, 32], *, C: (1, 2, 4, 8, 16, 32) = 2):
     launch(ctas=C * M, cluster=C)
     team = role(warp)
     with team:
