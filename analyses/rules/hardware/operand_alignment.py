@@ -67,7 +67,7 @@ def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
             tma_load(b_s[n], b[:, 64 * n:], signal=full[n])
         with math:
             wait(full[n])
-            wgmma(acc, a_s[n].rows(64, 64), b_s[n], init=n == 0)
+            wgmma(acc, a_s[n].rows(0, 64), b_s[n], init=n == 0)
             wgmma_commit()
             wgmma_wait(0)
             arrive(free[n])

@@ -1,0 +1,103 @@
+"""`check_tags`: runs a kernel with products on a few witness shapes and judges what its tiles hold."""
+
+from __future__ import annotations
+
+from analyses.report import Property
+from analyses.tags.laws import Finding, Laws
+from analyses.tags.run import AllLets, Run
+from analyses.tags.schedule import Stuck
+from analyses.tags.sources import Sources
+from analyses.tags.values import Values
+from cake_ir.bound import BoundKernel, Op, walk
+from cake_ir.derive import Derived
+from cake_ir.diagnostics import Diagnostic, Related, Subject
+from cake_ir.skeleton import AssumeViolated, SkeletonLimit
+from cake_ir.witness import Witness
+
+PRODUCTS = ("wgmma", "mma", "tcgen05_mma")
+LIMIT = 2500
+"""Events of one run; a shape that needs more is left out."""
+SHAPES, ENOUGH = 2, 1500
+"""Shapes to follow, while those before had not more events."""
+
+
+def check_tags(bound: BoundKernel, derived: Derived) -> tuple[list[Diagnostic], list[Property]]:
+    """Findings on the first shape that shows one, and the verdict on the property `data tags`."""
+    if not any(isinstance(s, Op) and s.name in PRODUCTS for s in walk(bound.body)):
+        return [], [Property("data tags", "proved", "all shapes", "the kernel has no tensor-core product")]
+    skeleton, sources = AllLets(bound), Sources(bound)
+    ran, why = 0, derived.no_shape or "no witness shape is short enough"
+    events = 0
+    for w in _chosen(derived):
+        if events > ENOUGH:
+            break
+        extents = skeleton.extents(w.shape, w.sms)
+        laws = Laws(Values(), extents)
+        try:
+            traces = skeleton.run(w.shape, None, w.sms, w.oracle, _ctas(bound, w), limit=LIMIT)
+            Run(bound, derived, sources, laws).run(traces)
+        except (SkeletonLimit, AssumeViolated, ValueError):
+            continue
+        except Stuck:
+            why = "the agents wait for each other in the one order that is tried"
+            continue
+        ran += 1
+        events += sum(len(t.events) for t in traces)
+        found = _joined([_diagnostic(bound, f, w) for f in laws.findings()])
+        if found:
+            rules = ", ".join(sorted({d.rule for d in found}))
+            return found, [Property("data tags", "refuted", f"{ran} witness shapes", rules)]
+    if not ran:
+        return [], [Property("data tags", "undecided", "not run", why)]
+    reason = "slices that data choose, and what is computed from many slices, are not followed"
+    return [], [Property("data tags", "checked", f"{ran} witness shapes", reason)]
+
+
+def _joined(found: list[Diagnostic]) -> list[Diagnostic]:
+    """One finding per rule; further places of the same kind are pointed at."""
+    first: dict[str, Diagnostic] = {}
+    for d in found:
+        if d.rule in first:
+            old = first[d.rule]
+            also = (*old.related, Related(span=d.span, message=d.message))
+            first[d.rule] = old.model_copy(update={"related": also[:8]})
+        else:
+            first[d.rule] = d
+    return list(first.values())
+
+
+def _chosen(derived: Derived) -> list[Witness]:
+    """The shapes to follow tags on: first one in which as many extents as possible are more than one tile or step, then
+    those that have what is left at its largest."""
+    pool = [w for w in derived.witnesses if all(w.shape.values())] or list(derived.witnesses)
+    least = {n: min(w.shape[n] for w in pool) for n in pool[0].shape} if pool else {}
+    left = {n: max(w.shape[n] for w in pool) for n in least}
+    chosen: list[Witness] = []
+    while pool and len(chosen) < SHAPES:
+        best = max(
+            pool,
+            key=lambda w: (
+                sum(w.shape[n] > v for n, v in least.items()) if not chosen else 0,
+                sum(w.shape[n] >= v for n, v in left.items()),
+                -sum(w.shape.values()) if not chosen else sum(w.shape.values()),
+            ),
+        )
+        chosen.append(best)
+        pool.remove(best)
+        left = {n: v for n, v in left.items() if best.shape[n] < v}
+    return chosen
+
+
+def _ctas(bound: BoundKernel, w: Witness) -> tuple[int, ...]:
+    """The first and the last cluster."""
+    cluster = bound.launch.cluster
+    last = max(0, w.cta_count // cluster - 1) * cluster
+    return tuple(dict.fromkeys((*range(min(cluster, w.cta_count)), *range(last, min(last + cluster, w.cta_count)))))
+
+
+def _diagnostic(bound: BoundKernel, f: Finding, w: Witness) -> Diagnostic:
+    return Diagnostic(
+        rule=f"data/{f.rule}", family="data", severity="error", message=f"{f.text} ({f.agent}) [{w.describe()}]", contract="",
+        span=f.node.span, related=tuple(Related(span=o.span, message=m) for o, m in f.others if o is not f.node),
+        subject=Subject(kernel=bound.name, resource=f.resource or None, op=getattr(f.node, "name", None)),
+    )  # fmt: skip
