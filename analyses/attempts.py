@@ -32,8 +32,9 @@ class Attempts:
         bindings: Mapping[str, Any] | None,
         target: str | None,
         kernel: str | None,
+        bound: Sequence[BoundKernel] = (),
     ) -> None:
-        self.text, self.errors = text, errors
+        self.text, self.errors, self.bound = text, errors, bound
         self.bindings, self.target, self.kernel = dict(bindings or {}), target, kernel
         self._shapes: dict[str, tuple[Witness, ...]] | None = None
         self._first: dict[str, tuple[list[Any], Errors]] = {}
@@ -57,7 +58,7 @@ class Attempts:
         if self._shapes is None:
             said = " ".join(d.message for d in self.errors)
             self._shapes = {}
-            for k in self._bound(self.text):
+            for k in self.bound or self._bound(self.text):
                 if isinstance(k, BoundKernel):
                     every = witnesses(k).witnesses
                     named = tuple(w for w in every if w.describe() and w.describe() in said)

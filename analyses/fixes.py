@@ -15,12 +15,13 @@ from typing import Any
 from analyses.attempts import Attempts
 from analyses.fixrules import Candidate, candidates
 from analyses.fixtext import Source, apply, places
+from cake_ir.bound import BoundKernel
 from cake_ir.diagnostics import Diagnostic, Fix
 from cake_ir.effort import spent
 
 MAX_TRIES = 24
 MAX_FINDINGS = 4
-BUDGET = 600_000
+BUDGET = 200_000
 """Steps (`cake_ir.effort`) of all candidates of one text together: about three seconds."""
 
 
@@ -31,6 +32,7 @@ def with_fixes(
     bindings: Mapping[str, Any] | None = None,
     target: str | None = None,
     kernel: str | None = None,
+    bound: Sequence[BoundKernel] = (),
     budget: int = BUDGET,
     most: int = 1,
 ) -> tuple[Diagnostic, ...]:
@@ -38,7 +40,7 @@ def with_fixes(
 
     Args:
         diagnostics: the findings on `text`, as verify or verify_text gave them; order is kept.
-        bindings, target, kernel: what the findings were obtained with.
+        bindings, target, kernel: what the findings were obtained with. bound: the kernels that were verified, if at hand.
         budget: steps of work for all candidates together; what is not tried within them is not offered. Steps, not
             seconds, so that neither a slow nor a busy machine changes what is offered.
     """
@@ -49,7 +51,7 @@ def with_fixes(
     until = spent() + budget
     errors = [d for d in diagnostics if d.severity == "error"]
     have = _signature(errors)
-    attempts = Attempts(text, errors, bindings, target, kernel)
+    attempts = Attempts(text, errors, bindings, target, kernel, bound)
     found: dict[int, tuple[Fix, ...]] = {}
     for d in errors[:MAX_FINDINGS]:
         fixes: list[Fix] = []

@@ -34,6 +34,7 @@ from cake_ir.bound import (
 from cake_ir.derive import Derived
 from cake_ir.diagnostics import Span
 from cake_ir.layouts import registers
+from cake_ir.memo import memo
 
 OVERHEAD = 32
 """Registers per thread for addresses, loop counters and uniform scalars. 128x208 f32 by one warpgroup spills at 232
@@ -60,14 +61,25 @@ class _Liveness:
         self.peak = 0
         self.at: Any = None
         self.alive: tuple[tuple[str, int], ...] = ()
+        self.sizes: dict[Fragment, int] = {}
+        self.loops: dict[tuple[int, frozenset[Fragment]], set[Fragment]] = {}
+
+    def size(self, f: Fragment) -> int:
+        """Registers per thread of a fragment."""
+        n = self.sizes.get(f)
+        if n is None:
+            n = self.sizes[f] = registers(f.type)
+        return n
 
     def note(self, live: set[Fragment], stmt: Any) -> None:
-        # by what holds it, the fragment that the author named
-        held = {h: f for f in live if (h := self.stand_ins.get(f, f)) is not None}
-        total = sum(registers(h.type) for h in held)
+        holders = {self.stand_ins.get(f, f) for f in live}
+        total = sum(self.size(h) for h in holders if h is not None)
         if total > self.peak:
             self.peak, self.at = total, stmt
-            self.alive = tuple((f.name, registers(h.type)) for h, f in held.items())
+            # by what holds it, a fragment that the author named
+            order = sorted(live, key=lambda f: f.name)
+            held = {h: f for f in order if (h := self.stand_ins.get(f, f)) is not None}
+            self.alive = tuple((f.name, self.size(h)) for h, f in held.items())
 
     def block(self, body: tuple[Any, ...], live: set[Fragment]) -> set[Fragment]:
         for stmt in reversed(body):
@@ -82,22 +94,27 @@ class _Liveness:
         if isinstance(stmt, If):
             return self.block(stmt.then, set(live)) | self.block(stmt.orelse, set(live))
         if isinstance(stmt, For):
-            return self.loop(stmt.body, live)
+            return self.loop(stmt, stmt.body, live)
         if isinstance(stmt, While):
-            return self.loop((*stmt.prelude, *stmt.body), live)
+            return self.loop(stmt, (*stmt.prelude, *stmt.body), live)
         if isinstance(stmt, Let):
             return self.step(stmt, {stmt.frag}, fragments_of(stmt.value) if stmt.value is not None else set(), live)
         if isinstance(stmt, Op):
             return self.op(stmt, live)
         return live
 
-    def loop(self, body: tuple[Any, ...], live: set[Fragment]) -> set[Fragment]:
-        out = set(live)
-        while True:
-            again = out | self.block(body, set(out))
-            if again == out:
-                return out
-            out = again
+    def loop(self, stmt: Any, body: tuple[Any, ...], live: set[Fragment]) -> set[Fragment]:
+        key = id(stmt), frozenset(live)  # loops around this one come back with the same set: once is enough
+        out = self.loops.get(key)
+        if out is None:
+            out = set(live)
+            while True:
+                again = out | self.block(body, set(out))
+                if again == out:
+                    break
+                out = again
+            self.loops[key] = out
+        return set(out)
 
     def op(self, op: Op, live: set[Fragment]) -> set[Fragment]:
         defs = {r for r in op.results if isinstance(r, Fragment)}
@@ -158,7 +175,14 @@ def _has_coordinate(x: Any) -> bool:
 
 
 def peak(bound: BoundKernel, role: Role) -> Peak:
-    """Peak fragment registers of a role's threads."""
+    """Peak fragment registers of a role's threads (computed once per bound object)."""
+    found: dict[Role, Peak] = memo(bound, "register peaks", dict)
+    if role not in found:
+        found[role] = _peak(bound, role)
+    return found[role]
+
+
+def _peak(bound: BoundKernel, role: Role) -> Peak:
     liveness = _Liveness(role, _stand_ins(bound))
     liveness.block(bound.body, set())
     alive = tuple(sorted(liveness.alive, key=lambda x: (-x[1], x[0])))

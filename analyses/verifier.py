@@ -89,14 +89,6 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
         properties.append(races_property(bound, outputs, len(derived.witnesses)))
         if outputs:
             broken.add("outputs")
-    if not broken:
-        from analyses.tags import check_tags
-
-        tagged, tag_properties = check_tags(bound, derived)
-        found += tagged
-        properties += tag_properties
-        if tagged:
-            broken.add("tags")
     if broken:
         skipped.append("performance: advice is given on programs without errors")
     elif not brief:
@@ -131,33 +123,27 @@ def verify_text(
     """
     from cake_ir import parse
 
+    kernels: list[BoundKernel] = []
     parsed = parse(text, name)
     if parsed.file is None:
         report = Report(
             _tidy(parsed.diagnostics), skipped=tuple(f"{layer}: the text does not parse" for layer in LAYERS[1:])
         )
     else:
-        report = _verify_file(parsed.file, dict(bindings or {}), target, kernel, name, prove)
+        reports: list[Report] = []
+        for one in bound_kernels(parsed.file, dict(bindings or {}), target, kernel, name):
+            if isinstance(one, BoundKernel):
+                kernels.append(one)
+                reports.append(verify(one, prove))
+            else:
+                reports.append(Report(_tidy(one), skipped=_unbound()))
+        report = _join(reports)
     if fixes and not report.accepted:
         from analyses.fixes import with_fixes
 
-        report = replace(
-            report, diagnostics=with_fixes(report.diagnostics, text, bindings=bindings, target=target, kernel=kernel)
-        )
+        of: dict[str, Any] = {"bindings": bindings, "target": target, "kernel": kernel, "bound": kernels}
+        report = replace(report, diagnostics=with_fixes(report.diagnostics, text, **of))
     return report
-
-
-def _verify_file(
-    file: File, bindings: dict[str, Binding], target: str | None, kernel: str | None, name: str, prove: bool
-) -> Report:
-    """All kernels that are asked for; with a @program, as its launches bind them."""
-    reports: list[Report] = []
-    for one in bound_kernels(file, bindings, target, kernel, name):
-        if isinstance(one, BoundKernel):
-            reports.append(verify(one, prove))
-        else:
-            reports.append(Report(_tidy(one), skipped=_unbound()))
-    return _join(reports)
 
 
 def bound_kernels(

@@ -143,7 +143,7 @@ class Rehearsal:
                     run.env = env.copy()
                     run.env[-1] = instance
                     run.counts = [0] * len(blocks)
-                    spend(len(blocks) + 1)
+                    spend(1 + len(blocks) // 8)
                     for step in body:
                         step(run)
                     agents.append((blocks, run.counts))
@@ -360,7 +360,7 @@ class Rehearsal:
                 fault.inside(span, done)
                 raise
             finally:
-                spend(ran)
+                spend(ran // 8)
             c.direct = outer
 
         return loop
@@ -394,7 +394,7 @@ class Rehearsal:
                 fault.inside(span, rounds)
                 raise
             finally:
-                spend(rounds)
+                spend(rounds // 8)
             c.direct = outer
 
         return loop

@@ -112,7 +112,7 @@ def evaluate(name: str, index: int, mutant_id: str, *, fixes: bool = True) -> Re
             _found(record, errors, m, parsed.file)
             if errors and fixes:
                 started = signal_time()
-                record.fix = _fixed(errors, text, bindings, subject.target)
+                record.fix = _fixed(errors, text, bindings, subject.target, result.bound)
                 record.fix_ms = round(1e3 * (signal_time() - started), 1)
             _judge(record, subject, result.bound)
     record.seconds = round(time.process_time() - begin, 3)
@@ -160,11 +160,11 @@ def outcome(accepted: bool, state: str, law: str = "") -> Outcome:
     return "explained reject" if law else "unexplained reject"
 
 
-def _fixed(errors: list[Diagnostic], text: str, bindings: dict[str, Any], target: str) -> bool:
+def _fixed(errors: list[Diagnostic], text: str, bindings: dict[str, Any], target: str, bound: BoundKernel) -> bool:
     """Whether a verified fix is offered for any of the findings."""
     from analyses.fixes import with_fixes
 
-    found = with_fixes(errors, text, bindings=bindings, target=target)
+    found = with_fixes(errors, text, bindings=bindings, target=target, bound=[bound])
     return any(f.verified for d in found for f in d.fixes)
 
 
