@@ -97,7 +97,7 @@ def _ctas(bound: BoundKernel, w: Witness) -> tuple[int, ...]:
 
 def _diagnostic(bound: BoundKernel, f: Finding, w: Witness) -> Diagnostic:
     return Diagnostic(
-        rule=f"data/{f.rule}", family="data", severity="error", message=f"{f.text} ({f.agent}) [{w.describe()}]", contract="",
+        rule=f.rule, family="data", severity="error", message=f"{f.text} ({f.agent}) [{w.describe()}]", contract="",
         span=f.node.span, related=tuple(Related(span=o.span, message=m) for o, m in f.others if o is not f.node),
         subject=Subject(kernel=bound.name, resource=f.resource or None, op=getattr(f.node, "name", None)),
     )  # fmt: skip

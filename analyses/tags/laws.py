@@ -40,7 +40,7 @@ Pair = tuple[Tensor, int, Tensor, int]
 
 
 class Finding(NamedTuple):
-    """rule: the last part of its id. node: the statement. others: places to point at."""
+    """rule: its id. node: the statement. others: places to point at."""
 
     rule: str
     node: Any
@@ -71,6 +71,7 @@ class _Slip(NamedTuple):
     extent: int
     size: tuple[Size, Size]
     ops: Ops
+    raw: tuple[bool, bool]
     agent: str
 
 
@@ -126,7 +127,8 @@ class Laws:
             shifts = self.pairs.setdefault(pair, {})
             if shift not in shifts:
                 extent = self.extents[ta.tensor][pair[1]]
-                shifts[shift] = _Slip(op, ta, tb, shift, extent, size, ops, agent) if shift else None
+                raw = operands[0].raw, operands[1].raw
+                shifts[shift] = _Slip(op, ta, tb, shift, extent, size, ops, raw, agent) if shift else None
             if not init and any(p == pair and n != shift for p, n in held.shifts):
                 self.uneven.add(pair)
         if init:
@@ -216,7 +218,7 @@ class Laws:
         text = (
             f"{op.name} adds the product of {a} and {b} a second time: the sum already holds {name} {both[0]}:{both[1]}"
         )
-        self.repeated.append(Finding("k-step-repeated", op, text, _places(ops), _resource(op), agent))
+        self.repeated.append(Finding("data/k-step-repeated", op, text, _places(ops), _resource(op), agent))
 
     # ---- elementwise
 
@@ -288,11 +290,12 @@ class Laws:
         (rows_a, size), (rows_b, _) = s.size
         x, y = s.a.at[pair[1]].start, s.b.at[pair[3]].start
         name = _name(self.keys[s.a.tensor][pair[1]])
+        a, b = ("holds" if raw else "is computed from" for raw in s.raw)
         text = (
-            f"{s.op.name}: A holds {s.a.words(rows_a, size)}, B holds {s.b.words(rows_b, size)}:"
+            f"{s.op.name}: A {a} {s.a.words(rows_a, size)}, B {b} {s.b.words(rows_b, size)}:"
             f" {name} {x}:{x + size} is multiplied with {name} {y}:{y + size}"
         )
-        return Finding("mma-slices-differ", s.op, text, _places(s.ops), _resource(s.op), s.agent)
+        return Finding("data/mma-slices-differ", s.op, text, _places(s.ops), _resource(s.op), s.agent)
 
     def _uncleared(self) -> Iterator[Finding]:
         for s in self.stores.values():
@@ -306,7 +309,7 @@ class Laws:
                         f" to a sum that still holds the one of {m.held.a.words(rows, cols)} and {m.held.b.words(rows, cols)}"
                     )
                     yield Finding(
-                        "accumulator-not-cleared", m.op, text, ((s.op, "stored here"),), _resource(m.op), s.agent
+                        "data/accumulator-not-cleared", m.op, text, ((s.op, "stored here"),), _resource(m.op), s.agent
                     )
 
     def _skipped(self) -> Iterator[Finding]:
@@ -329,7 +332,7 @@ class Laws:
                 f"{s.op.name} writes {s.tensor.name} from a sum of {t.a.tensor.name} times {t.b.tensor.name} over {name} {held};"
                 f" {name} {a}:{b} of 0:{t.extent} is not in it"
             )
-            yield Finding("k-step-skipped", t.op, text, ((s.op, "stored here"),), _resource(t.op), s.agent)
+            yield Finding("data/k-step-skipped", t.op, text, ((s.op, "stored here"),), _resource(t.op), s.agent)
 
     def _complete(self, s: Stored, t: Term) -> bool:
         """Whether every dimension of the output is one of the operands' free ones: no index of partial sums."""
@@ -395,7 +398,7 @@ class Laws:
                         f" {_name(self.keys[s.tensor][other])} of {t.tensor.name}, and nothing with an extent {_name(key)} went into it"
                     )
                     others = ((s.op, "stored here"),) if op is not s.op else ()
-                    yield Finding("operand-swapped", op, text, others, _resource(op), s.agent)
+                    yield Finding("data/operand-swapped", op, text, others, _resource(op), s.agent)
                     return
 
     def _stale(self, p: _Placed, d: int, i: int) -> Finding:
@@ -409,12 +412,14 @@ class Laws:
                 f" {t.tensor.name} runs along its {along[1]}"
             )
             others = ((s.op, "stored here"),) if first else ()
-            return Finding("operand-swapped", first or s.op, text, others, _resource(first or s.op), s.agent)
+            return Finding("data/operand-swapped", first or s.op, text, others, _resource(first or s.op), s.agent)
         text = (
             f"{s.op.name} writes {s.tensor.name} from {name} {s.at[d].start} on with a product of {t.tensor.name}"
             f" from {name} {t.at[i].start} on"
         )
-        return Finding("stale-tile", s.op, text, ((first, "the product"),) if first else (), s.tensor.name, s.agent)
+        return Finding(
+            "data/stale-tile", s.op, text, ((first, "the product"),) if first else (), s.tensor.name, s.agent
+        )
 
     def _apart(self) -> Iterator[Finding]:
         """Products combined with a slice that lies elsewhere than they do."""
@@ -430,7 +435,7 @@ class Laws:
                 f"a product of {far.product.tensor.name} from {name} {x} on is combined with {far.other.tensor.name}"
                 f" from {name} {y} on"
             )
-            yield Finding("combined-slices-differ", far.node, text, (), far.other.tensor.name, far.agent)
+            yield Finding("data/combined-slices-differ", far.node, text, (), far.other.tensor.name, far.agent)
 
 
 def _outside(s: _Slip) -> bool:
