@@ -20,6 +20,7 @@ class Candidate:
 
 
 OFFSET = r"\s*[+-]\s*\w+$"
+BLOCKS = ("for ", "if ", "while ", "with elected")
 Maker = Callable[["Facts", Diagnostic], Iterator[Candidate]]
 
 
@@ -146,6 +147,15 @@ def wait_for_data(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
         for name, at in indices(src.line(i))[:1]:
             signals.append((name, own if own is not None and f.stages(name) == f.stages(tile) else at))
     lines = f.lines(d)
+    top = _outside(f, n)
+    for p in src.parents(top) if own is not None and re.fullmatch(r"\w+", own) else ():
+        # a loop that does not count the uses touches one use throughout
+        if p not in lines or not src.line(p).startswith("for "):
+            break
+        counted = re.search(rf"\b{own}\b", src.line(p).split(" in ")[0])
+        if counted or src.find(rf"^{own} \+?= ", list(range(p, src.last(p) + 1))):
+            break
+        top = p
     for name, at in dict.fromkeys(signals):
         for w in src.find(rf"\bwait\({name}\[", lines):
             old = index_of(src.line(w), name)
@@ -156,12 +166,10 @@ def wait_for_data(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
             if old == at and w > n:
                 yield from _one(
                     f"wait for {name}[{at}] before the data are used",
-                    src.before(_outside(f, n), f"wait({name}[{at}])"),
+                    src.before(top, f"wait({name}[{at}])"),
                     src.delete(w),
                 )
-        yield from _one(
-            f"wait for {name}[{at}] before the data are used", src.before(_outside(f, n), f"wait({name}[{at}])")
-        )
+        yield from _one(f"wait for {name}[{at}] before the data are used", src.before(top, f"wait({name}[{at}])"))
 
 
 def _kernel(src: Source, n: int) -> tuple[int, int]:
@@ -381,17 +389,21 @@ def fence_before_release(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
 def add_sync(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
     """Units or lanes that exchange data: a sync between the two accesses, narrowest first."""
     src, n = f.src, d.span.line
-    places = [src.before(_outside(f, n), "{}")]
     lines = f.lines(d)
-    for r in d.related:
-        line = r.span.line
-        if line in lines and line != n:
-            end = src.statement_end(line)
-            end += src.line(end + 1).startswith("fence_async(")
-            places.append(src.after(end, "{}", like=line))
-            places.append(src.before(_outside(f, line), "{}"))
-            outer = [p for p in src.parents(line) if p in lines and src.line(p).startswith(("for ", "if ", "while "))]
-            places += [src.after(src.last(p), "{}", like=p) for p in outer]
+    also = [r.span.line for r in d.related if r.span.line in lines and "also here" in r.message]
+    others = [r.span.line for r in d.related if r.span.line in lines and r.span.line not in (n, *also)]
+    # the second accesses that follow the first one in the text: one sync before the foremost orders them all
+    foremost = min((i for i in (n, *also) if others and i > others[0]), default=n)
+    places = []
+    for at in dict.fromkeys((foremost, n)):
+        places += [src.before(_outside(f, p), "{}") for p in _apart(f, at, others, lines)]
+    for line in (*others, *also[:2]):
+        end = src.statement_end(line)
+        end += src.line(end + 1).startswith("fence_async(")
+        places.append(src.after(end, "{}", like=line))
+        places.append(src.before(_outside(f, line), "{}"))
+        outer = [p for p in src.parents(line) if p in lines and src.line(p).startswith(BLOCKS)]
+        places += [src.after(src.last(p), "{}", like=p) for p in outer]
     places += [src.before(p, "{}") for p in src.parents(n) if p in lines and src.line(p).startswith(("for ", "if "))]
     places += [src.after(i, "{}") for i in src.find(r"^\w+_wait(_read)?\(", lines) if i < n][::-1]
     syncs = f.syncs(d.subject.role, n)
@@ -404,6 +416,17 @@ def add_sync(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
         top = next((p for p in reversed(src.parents(n)) if src.line(p).startswith("with ")), None)
         if top is not None:
             yield from _one(f"order the accesses: sync({scope})", src.before(top, f"sync({scope})"))
+
+
+def _apart(f: Facts, n: int, others: list[int], lines: list[int]) -> list[int]:
+    """The line and the headers around it, outermost first, of blocks in which none of the others stand."""
+    found = [n]
+    for p in f.src.parents(n):
+        inside = range(p, f.src.last(p) + 1)
+        if p not in lines or not f.src.line(p).startswith(BLOCKS) or any(i in inside for i in others):
+            break
+        found.insert(0, p)
+    return found
 
 
 def deeper_wgmma_wait(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
