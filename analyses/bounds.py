@@ -39,11 +39,13 @@ from cake_ir.bound import (
     VCoord,
     VExpand,
     VFrag,
+    View,
     VOp,
     VSplat,
     WarpsBlock,
     While,
     sx_vars,
+    walk,
 )
 from cake_ir.diagnostics import Span
 from cake_ir.facts import EXTENT_MAX, INT_MAX, facts_of
@@ -60,9 +62,9 @@ _SX = (SConst, SVar, SOp)
 
 @dataclass(frozen=True)
 class Goal:
-    """Something that must hold. kind: low | high | end (of a region) | overflow. need: what must not be negative, under the facts.
+    """Something that must hold. kind: low | high | end (of a region) | view | overflow. need: what must not be negative, under the facts.
     dim: dimension of the region. loose: a condition above could not be expressed, so that a witness may not reach the place.
-    value, limit: the index (or result) and the extent (or what 32 bits hold)."""
+    value, limit: the index (or result) and the extent (or what 32 bits hold). distinct: what is not zero."""
 
     kind: str
     span: Span
@@ -70,6 +72,7 @@ class Goal:
     facts: tuple[Poly, ...]
     op: Op | None = None
     region: Region | None = None
+    view: View | None = None
     dim: int = 0
     role: str | None = None
     gathered: bool = False
@@ -77,6 +80,7 @@ class Goal:
     loose: bool = False
     value: Poly = field(default_factory=dict)
     limit: Poly = field(default_factory=dict)
+    distinct: tuple[Poly, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,9 @@ class _Walk:
         self.checked: set[tuple[Any, ...]] = set()
         self.filled: dict[int, int] = {}
         """Loaded elements that may be the fill of their load."""
+        self.distinct: list[Poly] = []
+        self.apart: list[Poly] = []
+        """What the condition read last says is not zero."""
         self.loose = 0
         self.extents: list[list[Poly]] = []
         self.sizes: list[Poly] = []
@@ -252,7 +259,13 @@ class _Walk:
         if op == "&" and k is not None and k >= 0:
             return a.modulo(args[0], const(k + 1)) if k & (k + 1) == 0 else a.opaque("&", *args, lower=[{}], upper=[const(k)])
         if op == "lsb":
-            return a.opaque("lsb", *args, lower=[const(-1)], upper=[const(31)])
+            some = args[0] in self.distinct or a.proves(S.add(args[0], const(-1)), self.facts)
+            low = const(0 if some else -1)
+            top = next((k for k in (7, 15, 31) if a.proves(S.add(const((2 << k) - 1), args[0], -1), self.facts)), 31)
+            return a.bits(args[0], low, const(top))
+        if op == "&" and (k is None or k < 0):
+            held = [y for y in args if a.proves(y, self.facts)]
+            return a.opaque("&", *args, lower=[{}] if held else [], upper=held)
         if op == "abs":
             return a.greatest(args[0], S.add({}, args[0], -1))
         return self.unknown(key)
@@ -302,7 +315,7 @@ class _Walk:
                 return [f for c in cond.args for f in self.conditions(c)]
             if cond.op == "not" and isinstance(cond.args[0], SOp):
                 return self.negations(cond.args[0])
-            if cond.op in ("<", "<=", ">", ">=", "=="):
+            if cond.op in ("<", "<=", ">", ">=", "==", "!="):
                 value = self.scalar if isinstance(cond, SOp) else self.element
                 if any(y.dtype != "i32" for y in cond.args if isinstance(y, _SX)):
                     self.loose += 1
@@ -310,6 +323,9 @@ class _Walk:
                 a, b = value(cond.args[0]), value(cond.args[1])
                 if a is None or b is None:
                     self.loose += 1
+                    return []
+                if cond.op == "!=":
+                    self.apart.append(S.add(a, b, -1))
                     return []
                 up, down = S.add(b, a, -1), S.add(a, b, -1)
                 return {
@@ -325,7 +341,7 @@ class _Walk:
 
     def negations(self, cond: Any) -> list[Poly]:
         """The same where a condition does not hold."""
-        turned = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "!=": "=="}
+        turned = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "!=": "==", "==": "!="}
         if isinstance(cond, SOp) and cond.op in turned:
             return self.conditions(SOp(turned[cond.op], cond.args, "bool"))
         if isinstance(cond, SOp) and cond.op == "or":
@@ -337,21 +353,25 @@ class _Walk:
 
     def block(self, body: tuple[Any, ...]) -> None:
         """A sequence; what `assume` says there holds to its end."""
-        have, loose = len(self.facts), self.loose
+        have, apart, loose = len(self.facts), len(self.distinct), self.loose
         for s in body:
             try:
                 self.statement(s)
             except TooLarge:
                 self.forget(_changed((s,)))
         del self.facts[have:]
+        del self.distinct[apart:]
         self.loose = loose
 
     def under(self, facts: list[Poly], body: tuple[Any, ...], loose: int) -> None:
         """A block where facts hold. loose: the count before they were read off their condition."""
         have = len(self.facts)
         self.facts += facts
+        self.distinct += self.apart
+        apart, self.apart = len(self.apart), []
         self.block(body)
         del self.facts[have:]
+        del self.distinct[len(self.distinct) - apart :]
         self.loose = loose
 
     def statement(self, s: Any) -> None:
@@ -371,6 +391,10 @@ class _Walk:
                 self.fits(x, s.span)
             start, stop = self.scalar(s.start), self.scalar(s.stop)
             step = s.step.value if isinstance(s.step, SConst) else None
+            if step is None:
+                stride = self.scalar(s.step)
+                made: dict[str, Any] = {"role": self.role, "loose": self.loose > 0, "value": stride, "limit": const(1)}
+                self.goals.append(Goal("step", s.span, S.add(stride, const(-1)), tuple(self.facts), **made))
             self.forget(_changed(s.body))
             lower, upper = [start], [S.add(stop, const(-1))]
             if isinstance(step, int) and step > 1:
@@ -386,7 +410,13 @@ class _Walk:
             self.under(inside, s.body, self.loose)
             self.forget(_changed(s.body))
         elif isinstance(s, While):
+            shrinking = {v: self.values[v] for v in _shrinking(s) if v in self.values}
             self.forget(_changed(s.prelude + s.body))
+            for v, before in shrinking.items():  # x = x & y never grows
+                if self.algebra.proves(before, self.facts):
+                    self.values[v] = self.algebra.atom(v.name, [{}], [before])
+                    self.data.add(len(self.algebra.atoms) - 1)
+                    self.filled[len(self.algebra.atoms) - 1] = 0
             self.block(s.prelude)
             loose = self.loose
             self.under(self.conditions(s.cond), s.body, loose)
@@ -412,6 +442,8 @@ class _Walk:
             self.block(s.body)
         elif isinstance(s, Assume):
             self.facts += self.conditions(s.cond)
+            self.distinct += self.apart
+            self.apart = []
 
     def forget(self, changed: set[Any]) -> None:
         """Variables and fragments take values that are not known."""
@@ -425,7 +457,13 @@ class _Walk:
         for value in op.operands.values():
             if isinstance(value, Region):
                 self.region(op, value)
+            elif isinstance(value, View):
+                self.view(op, value)
         self.forget(set(op.results))
+        if op.name == "row_bits" and op.results and isinstance(op.results[0], ScalarVar):  # one bit for each of 16 rows
+            self.values[op.results[0]] = self.algebra.atom(op.results[0].name, [{}], [const(0xFFFF)])
+            self.data.add(len(self.algebra.atoms) - 1)
+            self.filled[len(self.algebra.atoms) - 1] = 0
         source, tile = op.operands.get("src"), op.results[0] if op.results else None
         if op.name == "load" and isinstance(source, Region) and isinstance(tile, Fragment) and tile.type.dtype.name == "i32":
             fill = op.operands.get("fill", SConst(0))
@@ -451,6 +489,7 @@ class _Walk:
         before = self.loose
         if when is not None:
             facts += self.conditions(when)
+            self.apart = []
         loose, self.loose = self.loose > 0, before
         held = tuple(facts)
         for i, (d, extent) in enumerate(zip(r.dims, r.tensor.extents, strict=True)):
@@ -465,13 +504,30 @@ class _Walk:
             made: dict[str, Any] = {
                 "op": op, "region": r, "dim": i, "role": self.role, "gathered": d.kind == "gather",
                 "masked": when is not None, "loose": loose,
-                "value": start, "limit": size,
+                "value": start, "limit": size, "distinct": tuple(self.distinct),
             }  # fmt: skip
             self.goals.append(Goal("low", op.span, start, held, **made))
             if d.kind in ("index", "gather"):
                 self.goals.append(Goal("high", op.span, S.add(S.add(size, start, -1), const(-1)), held, **made))
             elif op.name in UNCLIPPED:
                 self.goals.append(Goal("end", op.span, S.add(S.add(size, start, -1), const(-d.size)), held, **made))
+
+    def view(self, op: Op, v: View) -> None:
+        """Goals that an on-chip view lies inside its tile. What a row or column starts at is a constant most of the time."""
+        held = tuple(self.facts)
+        for axis, start, count, extent in (
+            (0, v.row0, v.rows, v.buffer.rows),
+            (1, v.col0, v.cols, v.buffer.cols),
+        ):
+            if isinstance(start, SConst) and 0 <= start.value <= extent - count:
+                continue
+            first = self.scalar(start)
+            made: dict[str, Any] = {
+                "op": op, "view": v, "dim": axis, "role": self.role, "loose": self.loose > 0, "value": first,
+                "limit": const(extent), "distinct": tuple(self.distinct),
+            }  # fmt: skip
+            self.goals.append(Goal("view", op.span, first, held, **made))
+            self.goals.append(Goal("view", op.span, S.add(const(extent - count), first, -1), held, **made))
 
     def fits(self, x: Any, span: Span, facts: tuple[Poly, ...] | None = None) -> None:
         """Goals that every operation of an index expression fits 32 bits. What the launcher knows it checks itself."""
@@ -494,6 +550,7 @@ class _Walk:
             self.checked.add(key)
             most = const(INT_MAX)
             made: dict[str, Any] = {"role": self.role, "loose": self.loose > 0, "value": p, "limit": most}
+            made["distinct"] = tuple(self.distinct)
             self.goals.append(Goal("overflow", span, S.add(most, p, -1), held, **made))
 
     # ---- witnesses
@@ -511,16 +568,21 @@ class _Walk:
             a.proves(S.add(g.need, const(k)), g.facts) for k in (1, 2, 8, 64, 1024)
         ):
             return None
-        atoms = a.closure([g.need, g.value, g.limit, *g.facts, *self.sizes])
+        atoms = a.closure([g.need, g.value, g.limit, *g.facts, *g.distinct, *self.sizes])
         dims = [v for v in atoms if v in self.launch_wide]
         chance = random.Random(len(atoms))
         for k in range(tries):
             values = self.assign(g, atoms, dims, chance, k)
-            if values is not None and S.evaluate(g.need, values) < 0 and all(S.evaluate(f, values) >= 0 for f in g.facts):
+            if values is not None and S.evaluate(g.need, values) < 0 and self.keeps(g, values):
                 if g.kind == "overflow" and self.memory(values) > MEMORY:
                     continue
                 return self.witnessed(g, values)
         return None
+
+    @staticmethod
+    def keeps(g: Goal, values: dict[int, int]) -> bool:
+        """Whether an assignment keeps all facts of a goal."""
+        return all(S.evaluate(f, values) >= 0 for f in g.facts) and all(S.evaluate(p, values) for p in g.distinct)
 
     def assign(self, g: Goal, atoms: list[int], dims: list[int], chance: random.Random, k: int) -> dict[int, int] | None:
         """Values of all atoms, the oldest first: extents by chance, index variables at their ends."""
@@ -617,3 +679,17 @@ def _changed(body: tuple[Any, ...]) -> set[Any]:
             if inner:
                 found |= _changed(inner)
     return found
+
+
+def _shrinking(s: While) -> set[ScalarVar]:
+    """Scalars that a loop changes by `x = x & y` alone."""
+    found: dict[ScalarVar, bool] = {}
+    for x in walk(s.prelude + s.body):
+        if isinstance(x, SetScalar):
+            masked = isinstance(x.value, SOp) and x.value.op == "&" and any(
+                isinstance(y, SVar) and y.var is x.var for y in x.value.args
+            )
+            found[x.var] = found.get(x.var, True) and masked
+        elif isinstance(x, Op):
+            found.update((r, False) for r in x.results if isinstance(r, ScalarVar))
+    return {v for v, only in found.items() if only}

@@ -1,16 +1,21 @@
-"""Findings and the verdict of the symbolic reading of global indices and 32-bit index arithmetic (`analyses.bounds`)."""
+"""Findings and verdicts of the symbolic reading of global indices, views and 32-bit index arithmetic (`analyses.bounds`)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from analyses.bounds import Decided, Goal, Witnessed, decide
 from analyses.report import Property
+from analyses.symbolic import freeze
 from cake_ir.bound import BoundKernel
 from cake_ir.diagnostics import Diagnostic, Subject
 from cake_ir.facts import INT_MAX
 
-OUTSIDE, OVERFLOW = "data/global-out-of-bounds", "data/index-overflow"
+OUTSIDE, OVERFLOW, VIEW = "data/global-out-of-bounds", "data/index-overflow", "data/view-out-of-bounds"
+AXES = ("rows", "cols")
 CONTRACTS = {
     OUTSIDE: "An index lies inside its dimension; a region starts at 0 or later (only its end is clipped).",
+    VIEW: "An on-chip view has exact extents and lies inside its tile.",
     OVERFLOW: "Index expressions are computed in 32 bits and fit them for every shape that `where` admits.",
 }
 
@@ -19,16 +24,36 @@ def check_bounds(bound: BoundKernel) -> list[Diagnostic]:
     """At most one finding per rule, tensor and role; overflows that follow from an earlier one of the role are left out."""
     found: dict[tuple[str, str | None, str], Diagnostic] = {}
     for goal, w in decide(bound).refuted:
+        if goal.view is not None:
+            continue
         rule = OVERFLOW if goal.kind == "overflow" else OUTSIDE
         name = goal.region.tensor.name if goal.region is not None else ""
         found.setdefault((rule, goal.role, name), _finding(bound, rule, goal, w))
     return list(found.values())
 
 
+def check_views(bound: BoundKernel) -> list[Diagnostic]:
+    """On-chip views outside their tiles, for a shape that `where` admits; one finding per role and start, at the op that comes first."""
+    found: dict[Any, Diagnostic] = {}
+    for goal, w in decide(bound).refuted:
+        if goal.view is not None:
+            found.setdefault((goal.role, freeze(goal.value)), _finding(bound, VIEW, goal, w))
+    return list(found.values())
+
+
+def open_views(bound: BoundKernel) -> list[str]:
+    """Views that the text alone does not bound, as `tile.rows at line N`."""
+    found = [g for g in decide(bound).open if g.view is not None]
+    return list(dict.fromkeys(f"{g.view.buffer.name}.{AXES[g.dim]} at line {g.span.line}" for g in found if g.view))
+
+
 def _finding(bound: BoundKernel, rule: str, g: Goal, w: Witnessed) -> Diagnostic:
     op = g.op.name if g.op is not None else None
     tensor = g.region.tensor.name if g.region is not None else None
-    if g.kind == "overflow":
+    if g.view is not None:
+        tensor, count = g.view.buffer.name, (g.view.rows, g.view.cols)[g.dim]
+        text = f".{AXES[g.dim]} of {tensor}: start {w.value} with {count} element(s) lies outside 0 .. {w.limit}"
+    elif g.kind == "overflow":
         text = f"an index expression reaches {w.value}, which 32 bits do not hold (at most {INT_MAX})"
     elif g.kind == "end":
         size = g.region.dims[g.dim].size if g.region is not None else 0
@@ -59,7 +84,7 @@ def bounds_properties(bound: BoundKernel, refuted: bool, shapes: int) -> list[Pr
 
 def _property(name: str, d: Decided, overflow: bool, refuted: bool, shapes: int) -> Property:
     rule = OVERFLOW if overflow else OUTSIDE
-    left = [g for g in d.open if (g.kind == "overflow") is overflow]
+    left = [g for g in d.open if g.view is None and (g.kind == "overflow") is overflow]
     if refuted:
         return Property(name, "refuted", "a shape that `where` admits", rule)
     if not left:

@@ -101,7 +101,7 @@ def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
 def _all_proved(bound: BoundKernel) -> bool:
     """Whether the text proves all indices inside for every shape, so that none need be tried."""
     d = decide(bound)
-    return not any(g.kind != "overflow" for g in (*d.open, *(g for g, _ in d.refuted)))
+    return not any(g.region is not None for g in (*d.open, *(g for g, _ in d.refuted)))
 
 
 def races_property(bound: BoundKernel, found: list[Diagnostic], shapes: int) -> Property:
@@ -145,7 +145,8 @@ def _larger(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
                     name = dims[x.var]
                     steps[name] = max(steps.get(name, 0), 1 if d.kind == "index" else d.size)
     for name, step in steps.items():
-        for value in (shape[name] + 2 * step + 8 * (step > 8), shape[name] + 2 * step, 4 * shape[name]):
+        many = step * max(r.count for r in bound.roles)
+        for value in (shape[name] + 2 * many + 8 * (step > 8), shape[name] + 2 * many, shape[name] + 2 * step, 4 * shape[name]):
             larger = {**shape, name: value}
             env = skeleton.environment(larger, {}, base.sms)
             if skeleton.admits(env):

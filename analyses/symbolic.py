@@ -249,6 +249,15 @@ class Algebra:
             self.atoms[-1].made = (op, a, b)
         return at
 
+    def bits(self, a: Poly, low: Poly, high: Poly) -> Poly:
+        """The number of the lowest set bit of a, -1 of zero."""
+        key = ("lsb", freeze(a), freeze(low))
+        if key in self.by_key:
+            return {(self.by_key[key],): 1}
+        at = self.atom("lsb", [low], [high], key)
+        self.atoms[-1].made = ("lsb", a, {})
+        return at
+
     def opaque(self, op: str, *args: Poly, lower: Iterable[Poly] = (), upper: Iterable[Poly] = ()) -> Poly:
         """Something that only equals itself."""
         return self.atom(op, lower, upper, (op, *(freeze(a) for a in args)))
@@ -363,7 +372,9 @@ def evaluate(e: Poly, values: dict[int, int]) -> int:
 
 
 def operate(op: str, a: int, b: int) -> int:
-    """One of // % min max; raises ZeroDivisionError."""
+    """One of // % min max lsb; raises ZeroDivisionError."""
+    if op == "lsb":
+        return (a & -a).bit_length() - 1
     return a // b if op == "//" else a % b if op == "%" else min(a, b) if op == "min" else max(a, b)
 
 

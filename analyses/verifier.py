@@ -26,7 +26,7 @@ from cake_ir.syntax import File
 Binding = int | float | bool | str
 
 # resource findings after which the protocol of a barrier means nothing; other full resources do not hide a race
-UNCOUNTABLE = ("hardware/tx-limit", "hardware/arrival-limit", "schedule/grid-not-divisible")
+UNCOUNTABLE = ("hardware/tx-limit", "hardware/arrival-limit", "schedule/grid-not-divisible", "data/view-out-of-bounds")
 FOLLOW_FROM_STANDSTILL = ("derive/unequal-arrivals", "derive/unequal-bytes", "derive/double-expect")
 _SEVERITY = {"error": 0, "warning": 1, "advice": 2}
 
@@ -272,15 +272,11 @@ def _resource_property(found: Iterable[Diagnostic]) -> Property:
 
 def _bounds_property(ctx: Context) -> Property:
     """Whether every view lies inside its tile for every value of its index variables."""
-    open_ends = []
-    for op, view in ctx.views:
-        for axis, start, count, extent in (
-            ("rows", view.row0, view.rows, view.buffer.rows),
-            ("cols", view.col0, view.cols, view.buffer.cols),
-        ):
-            low, high = ctx.bounds(start)
-            if low < 0 or high + count > extent:
-                open_ends.append(f"{view.buffer.name}.{axis} at line {op.span.line}")
+    from analyses.bounds_findings import VIEW, check_views, open_views
+
+    if check_views(ctx.bound):
+        return Property("on-chip bounds", "refuted", "a shape that `where` admits", VIEW)
+    open_ends = open_views(ctx.bound)
     if not open_ends:
         return Property("on-chip bounds", "proved", "all shapes that `where` admits")
     if not ctx.derived.witnesses:

@@ -1,16 +1,20 @@
-"""**Checks.** On-chip views lie inside their tile for every value of their indices that the text bounds.
+"""**Checks.** On-chip views lie inside their tile for every value of their indices that loops, conditions, `where` and `assume` admit.
 
 **Why.** Shared memory has no bounds check: the neighbour tile is read or overwritten.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from analyses.context import Context
 from analyses.rules import Rule
+from cake_ir.diagnostics import Diagnostic
 
 RULE = Rule(
     id="data/view-out-of-bounds",
     severity="error",
-    layer="binding",
+    layer="resources",
     title="A view outside its tile",
     source="Cake language reference",
     line=16,
@@ -59,3 +63,10 @@ def stream(x: In[bf16, M, 64], y: Out[f32, M, 64]):
             arrive(free[n])
             store(y[16 * n:, :], cast(v, f32))
 '''
+
+
+def check(ctx: Context) -> Iterator[Diagnostic]:
+    """What a constant interval does not tell; the binder refuses the rest."""
+    from analyses.bounds_findings import check_views
+
+    yield from check_views(ctx.bound)
