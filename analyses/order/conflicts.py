@@ -50,7 +50,8 @@ def conflict(m: Accesses, p: Access, a: Access, v: ViewAt, before: str, mode: st
         primary.node.span,
         text,
         role=owner.role.name,
-        resource=buffer,
+        # what a copy fills, also where another name of the storage meets it
+        resource=p.view.view.buffer.name if name == rule.CP_ASYNC_COUNT else buffer,
         op=name_of(primary),
         stage=v.slot if v.view.buffer.staged else None,
         related=tuple(related),
@@ -426,6 +427,8 @@ def _bulk(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) 
 
 def _cp(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
     an, group = name_of(a.event), p.unit.cp
+    if p.view.view.buffer is not a.view.view.buffer:
+        what = f"{what}, which shares storage with {view_name(p.view)},"
     verb = "reads" if mode == "read" else "overwrites"
     signal = next((r[3] for r in reversed(p.unit.releases) if r[3].node.name == "cp_async_arrive"), None)
     if signal is not None:  # the copies arrive on a barrier instead of being waited for in groups

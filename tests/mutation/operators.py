@@ -115,7 +115,7 @@ class Editor:
     @cached_property
     def _guarded(self) -> dict[str, set[str]]:
         """barrier -> buffers whose hand-over it is: those of copies that signal it, and those of the ops that follow a wait
-        for it in the same block."""
+        for it in the same block, or in a block inside it."""
         found: dict[str, set[str]] = {}
         waited: dict[Path, set[str]] = {}
         for p in self.places:
@@ -123,7 +123,8 @@ class Editor:
             bars, tiles = here & set(self.barriers), here & set(self.buffers)
             if op_of(p.node) == "wait":
                 waited.setdefault(p.block, set()).update(bars)
-            for b in bars | waited.get(p.block, set()):
+            above = (waited.get(p.block[:n], set()) for n in range(len(p.block) + 1))
+            for b in bars.union(*above):
                 found.setdefault(b, set()).update(tiles)
         return found
 
@@ -148,9 +149,10 @@ class Editor:
         if isinstance(p.node, Assign):
             own |= {t.id for t in p.node.targets}
         if op in ("sync", "fence_async", "griddep_wait", "griddep_launch"):
+            wide = set(self.barriers) if "cluster" in names(p.node) else set()  # it orders arrivals in peers, too
             for q in self.places:
                 if q.role == p.role or p.role is None:
-                    own |= names(q.node) & {*self.buffers, *self.tensors} if not _compound(q.node) else set()
+                    own |= names(q.node) & {*self.buffers, *self.tensors, *wide} if not _compound(q.node) else set()
         return frozenset(own - {""})
 
     def op(self, s: Any) -> str:
