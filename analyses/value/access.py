@@ -106,7 +106,7 @@ class Part:
 
 def region_at(c: Any, r: Region, tma: bool = False) -> Callable[..., Part]:
     """The existing part of a region. at(agent, active=None): `active` selects elements of the region, or gathered
-    rows."""
+    rows. tma: a tensor copy, whose innermost start is a multiple of 16 bytes."""
     tensor: GlobalTensor = c.machine.tensors[r.tensor.name]
     starts = [scalar(d.start) for d in r.dims]
     stops = [None if d.stop is None else scalar(d.stop) for d in r.dims]
@@ -114,7 +114,7 @@ def region_at(c: Any, r: Region, tma: bool = False) -> Callable[..., Part]:
     kinds = [d.kind for d in r.dims]
     kept = tuple(d.size for d in r.dims if d.kind != "index")
     sizes = [d.size for d in r.dims]
-    shape, name = tensor.shape, r.tensor.name
+    shape, name, bits = tensor.shape, r.tensor.name, r.tensor.dtype.bits
 
     def at(ag: Agent, active: np.ndarray | None = None) -> Part:
         env = ag.env
@@ -142,6 +142,8 @@ def region_at(c: Any, r: Region, tma: bool = False) -> Callable[..., Part]:
                 continue
             if start < 0:
                 raise ag.fault("bounds", f"region of {name} starts at {start} in dimension {d}")
+            if tma and d == len(kinds) - 1 and start * bits % 128:
+                raise ag.fault("tma-coordinate", f"the copy starts at {start} in the innermost dimension of {name}")
             end = min(shape[d], start + sizes[d])
             if stops[d] is not None:
                 end = min(end, int(stops[d](env)))  # type: ignore[misc]

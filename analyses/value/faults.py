@@ -1,6 +1,6 @@
 """Faults of the value reading: what went wrong, where in the text, and which agent was there.
 
-Kinds are stable words: poison | race-proxy | race-unit | pending-register | phase | lag | arrivals | tx | deadlock | bounds |
+Kinds are stable words: poison | race-proxy | race-unit | pending-register | phase | lag | arrivals | tx | deadlock | endless | bounds |
 assume | where | out-twice | out-unwritten | exit | named-barrier | range32 | data-dependent | derived | input |
 unsupported.
 """
@@ -56,7 +56,9 @@ CONTRACTS = {
     "arrivals": "Every use of a barrier gets the same number of arrivals.",
     "tx": "The bytes announced by expect are the bytes that the copies deliver.",
     "deadlock": "Every agent ends.",
+    "endless": "Every loop ends.",
     "bounds": "Indices lie inside the tensor; region starts are not negative; views lie inside their buffer.",
+    "tma-coordinate": "A tensor copy starts at a multiple of 16 bytes of the innermost dimension.",
     "assume": "Assumed facts hold for the data.",
     "where": "The kernel is launched only for shapes that `where` admits.",
     "out-twice": "Every element of an Out tensor is written exactly once.",

@@ -64,6 +64,11 @@ FAULTS: dict[str, tuple[Program, list[tuple[str, str]], dict[str, str]]] = {
         [("x_s.rows(64 * wg, 64)", "x_s.rows(64 * wg + row, 64)")],
         {"greedy": "bounds"},
     ),
+    "copy starts between 16-byte pieces": (
+        GEMM90,
+        [("k * BK:], signal", "k * BK + 1:], signal")],
+        {"greedy": "tma-coordinate"},
+    ),
     "fence before the unit has met": (
         GEMM90,
         [

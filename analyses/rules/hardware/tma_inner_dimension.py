@@ -42,7 +42,7 @@ def fetch(x: In[f32, M, 64], y: Out[f32, M, 64]):
     full = mbarrier()
     with producer:
         expect(full[0])
-        tma_load(line, x[0, cta:], signal=full[0])
+        tma_load(line, x[cta, 0:], signal=full[0])
     with reader:
         wait(full[0])
         store(y[cta, :], load(line, vec(2).cols[64]))
