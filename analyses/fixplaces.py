@@ -332,7 +332,8 @@ def misplaced(f: Any, d: Diagnostic) -> Iterator[Any]:
             key = (s.line, place.span.line, place.new)
             if edits is not None and key not in seen:
                 seen.add(key)
-                yield from _candidate(f"where its data are used: {s.code}", edits)
+                fence = "behind a fence, " if "fence_async" in place.new else ""
+                yield from _candidate(f"{fence}where its data are used: {s.code}", edits)
         yield from _elected(f, p, s)
 
 

@@ -328,13 +328,20 @@ def use_numbers(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
             all_uses = [x for i in range(first, last) for o, x in indices(src.line(i)) if o in rings]
             others = [x for x in all_uses if x != at and re.sub(OFFSET, "", x) == base]
             waits = [f"{base} - {f.stages(name)}"] if "wait(" in src.line(n) else []
-            for option in dict.fromkeys(o for o in (base, *waits, *others) if o and o != at):
+            options = (_folded(o) for o in (base, *waits, *others) if o)
+            for option in dict.fromkeys(o for o in options if o != at):
                 title = f"use number {option} instead of {at}: {name}[{option}]"
                 # the odd one out is more likely wrong than what its neighbours write
                 odd = all_uses.count(at) < all_uses.count(option)
                 (plain if odd else rest).extend(_one(title, src.replace(n, f"{name}[{at}]", f"{name}[{option}]")))
     yield from plain
     yield from rest
+
+
+def _folded(use: str) -> str:
+    """A difference of two numbers as a number."""
+    m = re.fullmatch(r"(\d+) ([+-]) (\d+)", use)
+    return str(int(m.group(1)) + int(m.group(2) + m.group(3))) if m else use
 
 
 def advance(f: Facts, d: Diagnostic) -> Iterator[Candidate]:
