@@ -118,7 +118,8 @@ class AssumeViolated(Exception):
 class DataOracle:
     """Loaded integers and data-dependent control.
 
-    pattern: zero | const | step | ramp; `top` is its largest value. rounds: how often a data-dependent `while` runs
+    pattern: zero | const | step | ramp | even | odd; `top` is its largest value. even and odd: the tensors of even (odd) number
+    in the signature hold `top`, the others 0, so that what must be equal is not by chance. rounds: how often a data-dependent `while` runs
     (0, 1,
     2); a data-dependent `if` is taken when rounds > 0. Equal elements give equal values.
     """
@@ -127,14 +128,12 @@ class DataOracle:
     top: int = 0
     rounds: int = 1
 
-    def load(self, tensor: Any, index: tuple[int, ...], extent: int) -> int:
-        """The integer at `index`; extent: size of the last indexed dimension."""
-        return self.value(index[-1] if index else 0, extent)
-
-    def value(self, i: int, extent: int) -> int:
-        """`load` at index i of the last dimension."""
+    def value(self, i: int, extent: int, number: int) -> int:
+        """The integer at index i of the last dimension; extent: its size; number: of the tensor in the signature."""
         if self.pattern == "const":
             return self.top
+        if self.pattern in ("even", "odd"):
+            return self.top if number % 2 == (self.pattern == "odd") else 0
         if self.pattern == "step":
             return 0 if i == 0 else self.top
         if self.pattern == "ramp":

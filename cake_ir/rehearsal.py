@@ -295,11 +295,12 @@ class Rehearsal:
         last = starts[-1] if starts else None
         extent = compile_sx(src.tensor.extents[-1]) if src.tensor.extents else None
         slot = next(r.slot for r in op.results if isinstance(r, ScalarVar))
+        number = self.bound.tensors.index(src.tensor)
 
         def load(c: _Run) -> None:
             count(c)
             env = c.env
-            env[slot] = c.oracle.value(last(env) if last else 0, extent(env) if extent else 1)
+            env[slot] = c.oracle.value(last(env) if last else 0, extent(env) if extent else 1, number)
 
         return load
 

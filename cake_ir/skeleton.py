@@ -101,6 +101,7 @@ class Skeleton:
         self._where = [compile_sx(w.cond) for w in bound.where]
         self._bodies = {role: self._block(bound.body, role, False) for role in bound.roles}
         self._extent = {t: tuple(compile_sx(e) for e in t.extents) for t in bound.tensors}
+        self._number = {t: i for i, t in enumerate(bound.tensors)}
 
     # ---- running
 
@@ -110,7 +111,7 @@ class Skeleton:
         for name, var in self.bound.dims.items():
             env[var.slot] = dims[name]
         for var in self.bound.args:
-            env[var.slot] = args.get(var.name, 1)
+            env[var.slot] = args.get(var.name, dims.get(var.name, 1))
         if "sms" in self.bound.builtins:
             env[self.bound.builtins["sms"].slot] = sms
         return env
@@ -371,7 +372,8 @@ class Skeleton:
                     at = vals["src"]
                     index = tuple(d[0] for d in at.dims if d is not None)
                     extents = self._extent[at.region.tensor]
-                    c.env[slot] = c.oracle.load(at.region.tensor, index, extents[-1](c.env) if extents else 1)
+                    extent = extents[-1](c.env) if extents else 1
+                    c.env[slot] = c.oracle.value(index[-1] if index else 0, extent, self._number[at.region.tensor])
 
                 setters.append(load)
             elif op.name == "row_bits":

@@ -12,8 +12,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from cake_ir.bound import Assume, BarUse, BoundKernel, Op, SConst, SOp, SVar, View, sx_vars, walk
+from cake_ir.bound import Assume, BarUse, BoundKernel, Op, SConst, SetScalar, SOp, SVar, View, sx_vars, walk
 from cake_ir.diagnostics import Span
+from cake_ir.events import Endless
 from cake_ir.memo import memo
 from cake_ir.rehearsal import Tally, rehearsal
 from cake_ir.skeleton import (
@@ -31,6 +32,10 @@ MAX_WITNESSES = 12
 DIM_LIMIT = 8192
 PROBE_LIMIT = 1200
 REACH_TRIES = 11
+CORNERS = 4
+"""Witnesses at constants in conditions."""
+EXTRA = 2
+"""Witnesses for extents that only conditions and loops without barriers use."""
 RUN_LIMIT = 20_000
 """Events of one witness over all its agents; a shape that needs more is named as undecided."""
 
@@ -66,6 +71,8 @@ class WitnessSet:
     unmet: tuple[str, ...]
     too_long: Span | None = None
     """A loop that no run within the limit came to the end of."""
+    endless: tuple[Span, str, Witness] | None = None
+    """A loop that never ends, why, and a shape on which it does not."""
 
 
 def witnesses(bound: BoundKernel) -> WitnessSet:
@@ -126,13 +133,17 @@ class _Search:
     def __init__(self, bound: BoundKernel) -> None:
         self.bound = bound
         self.skeleton: Skeleton = compile_skeleton(bound)
-        self.names = list(bound.dims)
+        used = _controlling(bound)
+        # integer arguments that loops or conditions name are chosen like extents
+        self.unknowns = {**bound.dims, **{a.name: a for a in bound.args if a.dtype == "i32" and a in used}}
+        self.names = list(self.unknowns)
         self.cluster = bound.launch.cluster
         self.stages = sorted(
             {b.stages for b in bound.barriers if b.kind == "mbarrier"} | {b.stages for b in bound.buffers if b.staged}
         )
         self.uses_sms = "sms" in bound.builtins and bound.builtins["sms"] in _launch_vars(bound)
-        self.data = bool(self.skeleton.int_loads or self.skeleton.data_control)
+        masks = any(isinstance(s, Op) and s.name == "row_bits" for s in walk(bound.body))
+        self.data = bool(self.skeleton.int_loads or self.skeleton.data_control or masks)
         self.bounds = self.data_bounds()
         self.rehearsal = rehearsal(bound)
         self.counted: type = BarUse if any(b.kind == "mbarrier" for b in bound.barriers) else View
@@ -143,6 +154,7 @@ class _Search:
                 self.uses[s.site] = n
         self.cache: dict[tuple[int, ...], Any] = {}
         self.too_long: SkeletonLimit | None = None
+        self.endless: tuple[Span, str, Witness] | None = None
 
     # ---- probing
 
@@ -396,8 +408,10 @@ class _Search:
             else:
                 chosen.setdefault((witness.dims, witness.sms, witness.oracle), witness)
         self.reach(chosen)
-        found = tuple(chosen.values())[:MAX_WITNESSES]
-        return WitnessSet(found, *self.coverage(found, unmet), longest)
+        # beyond the limit: each stands for something that none of the others can show
+        more = [*self.empty(chosen), *self.apart(chosen), *self.corners(chosen)]
+        found = (*tuple(chosen.values())[:MAX_WITNESSES], *more)
+        return WitnessSet(found, *self.coverage(found, unmet), longest, self.endless)
 
     def reach(self, chosen: dict[Any, Witness]) -> None:
         """Adds witnesses for barrier ops that no chosen one executes: a loop that starts at 1 over an extent which is 1 in
@@ -413,7 +427,9 @@ class _Search:
             return
         n = len(self.small)
         larger = [
-            tuple(v + (j == i) * k * self.granules[j] for j, v in enumerate(self.small)) for i in range(n) for k in (1, 2)
+            tuple(v + (j == i) * k * self.granules[j] for j, v in enumerate(self.small))
+            for i in range(n)
+            for k in (1, 2)
         ]
         larger.append(tuple(v + 2 * g for v, g in zip(self.small, self.granules, strict=True)))
         for values in larger[-REACH_TRIES:]:
@@ -426,6 +442,69 @@ class _Search:
                     missing -= _executed(self.bound, w)
                 if not missing:
                     return
+
+    def empty(self, chosen: dict[Any, Witness]) -> list[Witness]:
+        """Witnesses in which an extent is 0 that none of the others empties: a path without work may skip its part of a
+        handshake, whether or not barriers stand inside the loop."""
+        found: list[Witness] = []
+        used = _controlling(self.bound)
+        for i, name in enumerate(self.names):
+            values = (*self.small[:i], 0, *self.small[i + 1 :])
+            if (
+                len(found) == EXTRA
+                or self.unknowns[name] not in used
+                or any(w.shape[name] == 0 for w in chosen.values())
+                or not self.admits(values, self.cluster)
+            ):
+                continue
+            _, w = self.try_witness(values, self.cluster, 0, 0, f"{name} = 0")
+            if w is not None:
+                found.append(w)
+        return found
+
+    def corners(self, chosen: dict[Any, Witness]) -> list[Witness]:
+        """Witnesses on both sides of constants with which conditions compare an unknown, where no other witness stands:
+        two guards that differ by one differ in one value only."""
+        slots: dict[Any, str] = {v: name for name, v in self.unknowns.items()}
+        if "sms" in self.bound.builtins:
+            slots[self.bound.builtins["sms"]] = "sms"
+        found: list[Witness] = []
+        for var, v in _thresholds(self.bound, slots):
+            name = slots[var]
+            if len(found) == CORNERS or any((w.sms if name == "sms" else w.shape[name]) == v for w in chosen.values()):
+                continue
+            sms, values = (v, self.small) if name == "sms" else (self.cluster, self.small)
+            if name != "sms":
+                i = self.names.index(name)
+                values = (*values[:i], v, *values[i + 1 :])
+                values = (
+                    values if self.admits(values, sms) else self.tied(values, [int(j == i) for j in range(len(values))])
+                )
+            if values is None or sms < 1 or not self.admits(values, sms):
+                continue
+            _, w = self.try_witness(values, sms, 0, v, f"{name} = {v}")
+            if w is not None:
+                found.append(w)
+        return found
+
+    def apart(self, chosen: dict[Any, Witness]) -> list[Witness]:
+        """Witnesses in which tensors of loaded integers differ: with one pattern for all of them, counts that are loaded from
+        different tensors would be equal by chance."""
+        if len({op.operands["src"].tensor for op in self.skeleton.int_loads}) < 2 or not chosen:
+            return []
+        base = max(chosen.values(), key=lambda w: (len(w.ctas), sum(n for _, n in w.dims)))
+        found = []
+        for pattern in ("even", "odd"):
+            values = tuple(n for _, n in base.dims)
+            for oracle in self.oracles(values, (pattern,), 1)[:2]:
+                w = Witness(base.dims, base.sms, base.ctas, base.cta_count, oracle, "loaded tensors that differ")
+                try:
+                    self.rehearsal.run(w.shape, w.sms, oracle, w.ctas, RUN_LIMIT)
+                except (SkeletonLimit, AssumeViolated, ZeroDivisionError, IndexError, ValueError):
+                    continue
+                found.append(w)
+                break
+        return found
 
     def coverage(self, found: tuple[Witness, ...], unmet: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(goals met, goals not met), read off the traces: totals of uses per ring length."""
@@ -490,6 +569,8 @@ class _Search:
                 found = self.rehearsal.run(w.shape, sms, oracle, w.ctas, RUN_LIMIT)
             except SkeletonLimit as fault:
                 self.too_long = fault
+                if isinstance(fault, Endless) and fault.span is not None:
+                    self.endless = self.endless or (fault.span, fault.why, w)
                 continue
             except (
                 AssumeViolated,
@@ -514,6 +595,54 @@ def _counted(op: Op, kind: type) -> int:
 def _executed(bound: BoundKernel, w: Witness) -> set[int]:
     """Sites of the ops that a witness runs."""
     return rehearsal(bound).run(w.shape, w.sms, w.oracle, w.ctas, RUN_LIMIT).executed()
+
+
+def _controlling(bound: BoundKernel) -> set[Any]:
+    """Scalars that loop bounds and conditions name, through the values of others too."""
+    defs: dict[Any, list[Any]] = {}
+    used: set[Any] = set()
+    for s in walk(bound.body):
+        if isinstance(s, SetScalar):
+            defs.setdefault(s.var, []).append(s.value)
+        for attr in ("start", "stop", "step", "cond"):
+            x = getattr(s, attr, None)
+            if not isinstance(s, Assume) and isinstance(x, (SConst, SOp, SVar)):
+                used |= sx_vars(x)
+    todo = list(used)
+    while todo:
+        for x in defs.get(todo.pop(), ()):
+            new = sx_vars(x) - used
+            used |= new
+            todo += new
+    return used
+
+
+def _thresholds(bound: BoundKernel, unknown: dict[Any, str]) -> list[tuple[Any, int]]:
+    """(variable, value): the values next to each constant that a comparison has on its other side."""
+    found: dict[tuple[Any, int], None] = {}
+
+    def visit(x: Any) -> None:
+        if not isinstance(x, SOp):
+            return
+        if x.op in _ABOVE:
+            (a, b), op = x.args, x.op
+            if isinstance(a, SConst):
+                a, b, op = b, a, _ABOVE[op]
+            if isinstance(a, SVar) and a.var in unknown and isinstance(b, SConst) and 0 <= b.value <= DIM_LIMIT:
+                c = int(b.value) - (op in ("<", ">="))
+                found.update({(a.var, v): None for v in (c, c + 1) if v >= 0})
+        for arg in x.args:
+            visit(arg)
+
+    for s in walk(bound.body):
+        if not isinstance(s, Assume):
+            for attr in ("start", "stop", "step", "cond", "value"):
+                visit(getattr(s, attr, None))
+    return list(found)
+
+
+_ABOVE = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+"""Comparisons, and what they become with their sides exchanged."""
 
 
 def _launch_vars(bound: BoundKernel) -> set[Any]:

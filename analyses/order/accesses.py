@@ -101,8 +101,11 @@ class Accesses(Globals):
                 if cell.uncovered(box):
                     a.blank = True
                     explain.uninitialised(self, u, e, v)
-                elif cell.shared:
-                    explain.overlay(self, a, cell)
+                else:
+                    if cell.holes(box):
+                        explain.uninitialised(self, u, e, v, holes=True)
+                    if cell.shared:
+                        explain.overlay(self, a, cell)
                 cell.note_read(a)
             if mode != "read":
                 for p in cell.reads.values():

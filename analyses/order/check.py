@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analyses.order import findings
+from analyses.order.contents import settle
 from analyses.order.cutoff import QUICK, THOROUGH, Cutoff, decide
 from analyses.order.log import Log
 from analyses.order.machine import Machine
@@ -64,6 +65,7 @@ def check_order(bound: BoundKernel, derived: Derived, prove: bool | None = False
         except (SkeletonLimit, AssumeViolated):
             undecided.append(f"{w.describe()}: the run is longer than the limit")
             continue
+        settle(bound, w, log)
         ran.append(w)
         if log.decided:
             break
@@ -72,6 +74,7 @@ def check_order(bound: BoundKernel, derived: Derived, prove: bool | None = False
     cutoff = decide(bound, derived, THOROUGH if prove else QUICK) if clean and prove is not None else None
     if cutoff is not None and cutoff.shown is not None:
         events += _read(bound, derived, cutoff.shown, log)
+        settle(bound, cutoff.shown, log)
         ran.append(cutoff.shown)
         diagnostics = log.diagnostics()
     return OrderResult(

@@ -109,6 +109,8 @@ def _early_release(p: Access, a: Access) -> Event | None:
     the others is none: it hands over what came before it. Named barriers have no use numbers; there the iteration tells."""
     known = a.unit.KL if a.thread else a.unit.K
     u = p.unit
+    if p.view.view.buffer is not a.view.view.buffer:
+        return None
     for _, tick_l, _, e, *_ in reversed(u.releases):
         bar = e.vals.get("bar")
         if (
@@ -172,9 +174,22 @@ def _classify(
         and (p.blank or (p.use == a.use and p.use > 0))
     ):
         return _too_early(p, a, what)
+    if before == "write" and mode == "read" and root(p.unit) is not root(a.unit) and _aliased(m, p, a):
+        return (
+            rule.SLOT_REUSE if p.engine == "tma" else rule.OVERWRITTEN,
+            p.event,
+            p.unit,
+            f"{pn} overwrites {what}, whose storage {p.view.view.buffer.name} shares, while {a.unit.label} may still read it ({an})",
+        )
     if p.engine in _ENGINES:
         return _ENGINES[p.engine](m, p, a, what, before, mode)
     return _generic(m, p, a, what, before, mode)
+
+
+def _aliased(m: Accesses, p: Access, a: Access) -> bool:
+    """Whether p writes through another name over contents that were written under the name that a reads."""
+    mine = a.view.view.buffer
+    return p.view.view.buffer is not mine and any(mine in cell.writers for cell, _ in m.storage.locate(a.view))
 
 
 def _too_early(p: Access, a: Access, what: str) -> tuple[str, Event, Unit, str]:
@@ -314,12 +329,17 @@ def _not_released(p: Access, a: Access, what: str) -> tuple[str, Event, Unit, st
             "overwrites it",
         )
     if a.engine == "tma":
+        other = p.view.view.buffer
+        whose = (
+            f"use {p.use}"
+            if other is a.view.view.buffer
+            else f"{other.name}, which shares its storage ({name_of(p.event)})"
+        )
         return (
             rule.SLOT_REUSE,
             a.event,
             a.unit,
-            f"{an} refills {what} while {p.unit.label} may still read use {p.use}: no wait for its release "
-            "comes before the copy",
+            f"{an} refills {what} while {p.unit.label} may still use {whose}: no wait for its release comes before the copy",
         )
     return (
         rule.OVERWRITTEN,

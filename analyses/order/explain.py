@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 # ---- memory and registers without contents
 
 
-def uninitialised(m: Any, u: Unit, e: Event, v: ViewAt) -> None:
+def uninitialised(m: Any, u: Unit, e: Event, v: ViewAt, holes: bool = False) -> None:
+    """A read of what nothing has written; holes: of what only stores under a mask have written, which is a fault where the
+    value reading says so."""
     what = view_name(v)
     name = rule.UNINIT_ACC if e.node.name == "tcgen05_mma" and v.view.buffer.space == "tmem" else rule.UNINIT_MEMORY
     text = (
@@ -31,7 +33,7 @@ def uninitialised(m: Any, u: Unit, e: Event, v: ViewAt) -> None:
         else f"{e.node.name} reads {what}, part of which nothing has written"
     )
     m.log.add(
-        "data",
+        "holes" if holes else "data",
         name,
         e.node.span,
         text,
@@ -44,13 +46,21 @@ def uninitialised(m: Any, u: Unit, e: Event, v: ViewAt) -> None:
 
 def overlay(m: Any, a: Access, cell: Cell) -> None:
     """A read that meets contents which another buffer of the same storage wrote last."""
-    met = [p for p in cell.writes.values() if subtract(a.box, p.box) != [a.box]]
-    if not met or any(p.view.view.buffer is a.view.view.buffer for p in met):
-        return
-    p = met[-1]
-    mine, other = a.view.view.buffer, p.view.view.buffer
+    mine = a.view.view.buffer
+    met = [p for p in reversed(cell.writes.values()) if subtract(a.box, p.box) != [a.box]]  # the latest first
     if mine not in cell.writers and all(_same_form(mine, p.view.view.buffer) for p in met):
         return  # another name of the same tile: nothing of its own was there that could be stale
+    rest = [a.box]
+    for p in met:
+        left = [piece for r in rest for piece in subtract(r, p.box)]
+        masked = p.event.node.operands.get("when") is not None
+        if left != rest and p.view.view.buffer is not mine and not masked:
+            break
+        if not masked:
+            rest = left
+    else:
+        return
+    other = p.view.view.buffer
     m.log.add(
         "data",
         rule.OVERLAY_READ,

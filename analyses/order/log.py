@@ -42,7 +42,13 @@ class Log:
 
     def __init__(self, bound: BoundKernel) -> None:
         self.bound = bound
-        self.found: dict[str, dict[tuple[Any, ...], Diagnostic]] = {"data": {}, "dead": {}, "late": {}, "warning": {}}
+        self.found: dict[str, dict[tuple[Any, ...], Diagnostic]] = {
+            "data": {},
+            "dead": {},
+            "late": {},
+            "warning": {},
+            "holes": {},
+        }
         self.more: dict[tuple[Any, ...], dict[Span, str]] = {}
         self.witness: Witness | None = None
         self.raw = 0

@@ -69,13 +69,15 @@ class Access:
 class Cell:
     """Accesses of one slot: the writes that still show, and the reads since."""
 
-    __slots__ = ("filled", "reads", "shared", "writers", "writes")
+    __slots__ = ("filled", "masked", "reads", "shared", "sure", "writers", "writes")
 
     def __init__(self, shared: bool) -> None:
         self.shared = shared  # several buffers lie here
         self.writes: dict[tuple[int, Box], Access] = {}
         self.reads: dict[tuple[int, Box], Access] = {}
         self.filled: set[Box] = set()
+        self.masked = False  # some store had a mask
+        self.sure: set[Box] = set()  # boxes without holes that masks leave
         self.writers: set[Buffer] = set()  # of shared cells: the buffers through which they were ever written
 
     def note_read(self, a: Access) -> None:
@@ -91,7 +93,22 @@ class Cell:
                 gone = [k for k in store if k[1][0] >= r0 and k[1][1] <= r1 and k[1][2] >= c0 and k[1][3] <= c1]
                 for k in gone:
                     del store[k]
+        else:
+            self.masked = True
+        self.writes.pop((a.comp, a.box), None)  # in order of time
         self.writes[(a.comp, a.box)] = a
+
+    def holes(self, box: Box) -> bool:
+        """Whether part of the box was written under masks only."""
+        if not self.masked or box in self.sure:
+            return False
+        rest = [box]
+        for (_, w), a in self.writes.items():
+            if a.event.node.operands.get("when") is None:
+                rest = [piece for r in rest for piece in subtract(r, w)]
+        if not rest:
+            self.sure.add(box)
+        return bool(rest)
 
     def uncovered(self, box: Box) -> bool:
         """Whether part of the box was never written. What is once filled stays filled."""
@@ -140,7 +157,9 @@ class Storage:
                 root = root.over
             self.root[b] = root
             groups.setdefault(root, []).append(b)
-        self.shared = {root for root, members in groups.items() if len(members) > 1}
+        self.shared: set[Any] = {root for root, members in groups.items() if len(members) > 1}
+        if any(root.space == "tmem" for root in self.shared):
+            self.shared.add("tmem")  # all of tensor memory is one cell
         self.mode: dict[Buffer, str] = {}
         self.chunk: dict[Buffer, int] = {}  # lines mode: lines per cell
         for root, members in groups.items():
