@@ -77,10 +77,20 @@ def check_order(bound: BoundKernel, derived: Derived, prove: bool | None = False
         settle(bound, cutoff.shown, log)
         ran.append(cutoff.shown)
         diagnostics = log.diagnostics()
+    if cutoff is not None and cutoff.busy:  # a goal that no shape can meet leaves nothing open
+        empty = "0 uses of a ring"
+        why = f"never: `where` gives the loop of line {cutoff.busy} at least one round"
+        excluded = [f"{text} {why}" for text in undecided if text.startswith(empty)]
+        undecided = [text for text in undecided if not text.startswith(empty)]
+    else:
+        excluded = []
+    covered = _coverage(bound, len(ran), [*undecided, *excluded])
+    if cutoff is not None:
+        covered = (*covered, f"order: {cutoff.reason}" if cutoff.holds else f"order: not proved: {cutoff.reason}")
     return OrderResult(
         diagnostics,
         _properties(bound, derived, diagnostics, len(ran), undecided, cutoff),
-        _coverage(bound, len(ran), undecided),
+        covered,
         events,
         cutoff,
     )

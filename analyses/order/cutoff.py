@@ -54,12 +54,14 @@ LONGEST = 2_000
 @dataclass(frozen=True)
 class Cutoff:
     """holds: the runs decide all shapes. reason: the argument in short, or the premise that fails. runs: trip counts run.
-    shown: a shape whose trip counts showed a fault in the runs; the order reading of that shape decides whether it is one."""
+    shown: a shape whose trip counts showed a fault in the runs; the order reading of that shape decides whether it is one.
+    busy: the line of the innermost loop when `where` gives it at least one round, else 0."""
 
     holds: bool
     reason: str
     runs: int = 0
     shown: Witness | None = None
+    busy: int = 0
 
 
 class _Shown(Broken):
@@ -78,9 +80,10 @@ def joined(bound: BoundKernel) -> BoundKernel:
 
 
 def _decide(bound: BoundKernel, derived: Derived, budget: int) -> Cutoff:
-    shape, trips = Shape(), ()
+    shape, trips, busy = Shape(), (), 0
     try:
         shape = premises(bound)
+        busy = shape.loops[-1].span.line if shape.loops and shape.least[-1] else 0
         plan = trip_counts(shape)
         least = sum(math.prod(p) for p in plan) * bound.launch.cluster * _at_least(bound, shape)
         cost = _cost(bound, derived, shape, plan) if least <= budget else [least]
@@ -93,14 +96,15 @@ def _decide(bound: BoundKernel, derived: Derived, budget: int) -> Cutoff:
         for trips in plan:
             run(bound, derived, shape, trips, orders)
     except _Shown as fault:
-        return Cutoff(False, str(fault), 0, realise(bound, derived, shape, trips))
+        return Cutoff(False, str(fault), 0, realise(bound, derived, shape, trips), busy)
     except Broken as fault:
-        return Cutoff(False, str(fault))
+        return Cutoff(False, str(fault), busy=busy)
     except (SkeletonLimit, AssumeViolated, ZeroDivisionError, ValueError, IndexError, OverflowError) as fault:
         return Cutoff(False, f"the cutoff runs cannot be made ({type(fault).__name__})")
     lines = " and ".join(str(s.span.line) for s in shape.loops)
     loops = f"; loops of line {lines} up to {_most(plan)} rounds" if lines else "; no loop of unknown length"
-    return Cutoff(True, f"cutoff: {len(plan)} trip counts decide all{loops}", len(plan))
+    many = f"{len(plan)} trip counts decide all" if len(plan) > 1 else "one run decides all"
+    return Cutoff(True, f"cutoff: {many}{loops}", len(plan), busy=busy)
 
 
 def _corners(bound: BoundKernel, derived: Derived, shape: Shape, plan: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
