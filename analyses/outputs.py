@@ -36,6 +36,8 @@ LIMIT = 20_000
 """Events and loop steps of one witness; a shape that needs more is left out."""
 AGENTS = 1200
 """Roles times CTAs over all witnesses of a kernel; the smallest launch is run in any case."""
+WHOLE = 32 * AGENTS
+"""A grid of more roles is not run as a whole: what it leaves unwritten is not asked."""
 ELEMENTS = 1 << 22
 """Elements of an Out tensor that are counted; a larger one is left out of that witness."""
 
@@ -85,6 +87,8 @@ def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
         full = [w for w in chosen if all(w.shape.values())]  # an empty tensor has no holes
         more = [*_ragged(skeleton, full[0]), *_larger(skeleton, full[0])] if writes and full else []
         for w in [*chosen, *more]:
+            if writes and w.cta_count * len(bound.roles) > WHOLE:
+                continue
             agents += w.cta_count * len(bound.roles)
             if agents > AGENTS and agents > w.cta_count * len(bound.roles):
                 break
