@@ -374,8 +374,11 @@ class Laws:
             wrong = next((p for p in group if p.shift != 0), None)
             if wrong is None or any(len(x) > 1 for x in seen.values()):
                 continue
+            if wrong.store.at[d].kind == "s":
+                continue  # beams that share a cache, layers that follow each other
             strays = 0 in shifts and "crossed" not in shifts
-            apart = (site, d) not in explained and len(shifts) == 1 and wrong.store.at[d].kind != "s"
+            apart = (site, d) not in explained and len(shifts) == 1
+            apart = apart and (wrong.shift == "crossed" or abs(wrong.shift) >= TAPS)
             if strays or apart:
                 yield self._stale(wrong, d, i)
 
