@@ -183,7 +183,7 @@ def peak(bound: BoundKernel, role: Role) -> Peak:
 
 
 def _peak(bound: BoundKernel, role: Role) -> Peak:
-    liveness = _Liveness(role, _stand_ins(bound))
+    liveness = _Liveness(role, memo(bound, "register stand-ins", lambda: _stand_ins(bound)))
     liveness.block(bound.body, set())
     alive = tuple(sorted(liveness.alive, key=lambda x: (-x[1], x[0])))
     return Peak(liveness.peak, getattr(liveness.at, "span", None), alive)

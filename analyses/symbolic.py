@@ -17,12 +17,13 @@ Poly = dict[tuple[int, ...], int]
 """Coefficients by monomial: a sorted tuple of atom numbers, () for the constant."""
 
 MAX_TERMS = 40
+MAX_DEGREE = 32
 NODES = 240
 """Steps of one proof."""
 
 
 class TooLarge(Exception):
-    """A polynomial with more terms than are worth looking at."""
+    """A polynomial with more terms, or of a higher degree, than are worth looking at."""
 
 
 @dataclass
@@ -64,6 +65,8 @@ def mul(a: Poly, b: Poly) -> Poly:
     for m, c in a.items():
         for n, d in b.items():
             key = tuple(sorted(m + n)) if m and n else m or n
+            if len(key) > MAX_DEGREE:
+                raise TooLarge
             total = out.get(key, 0) + c * d
             if total:
                 out[key] = total

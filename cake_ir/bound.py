@@ -74,13 +74,21 @@ class SOp:
 
 SX = Union[SConst, SVar, SOp]
 
+
+def _shifted(a: int, b: int) -> int:
+    """`a << b`. Raises ValueError where b is negative or no kernel can mean it."""
+    if b > 4096:
+        raise ValueError("shift count")
+    return a << b
+
+
 _FAST: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "//": operator.floordiv,
     "%": operator.mod,
-    "<<": operator.lshift,
+    "<<": _shifted,
     ">>": operator.rshift,
     "&": operator.and_,
     "|": operator.or_,
@@ -194,6 +202,11 @@ def sx_vars(x: SX) -> set[ScalarVar]:
     if isinstance(x, SOp):
         return set().union(*(sx_vars(a) for a in x.args)) if x.args else set()
     return set()
+
+
+def bounded_product(a: int, b: int) -> int:
+    """A divisor of a product, from divisors of its factors. What no machine word holds is of no use, and grows on."""
+    return a * b if a * b < 1 << 64 else max(a, b)
 
 
 # ---- resources -----------------------------------------------------------------------------------------------------

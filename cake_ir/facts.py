@@ -7,7 +7,20 @@ from __future__ import annotations
 
 import math
 
-from cake_ir.bound import SX, BoundKernel, For, Region, ScalarVar, SConst, SetScalar, SOp, SVar, View, walk
+from cake_ir.bound import (
+    SX,
+    BoundKernel,
+    For,
+    Region,
+    ScalarVar,
+    SConst,
+    SetScalar,
+    SOp,
+    SVar,
+    View,
+    bounded_product,
+    walk,
+)
 from cake_ir.memo import memo
 
 INT_MAX = (1 << 31) - 1
@@ -89,7 +102,7 @@ class Facts:
         if x.op in ("+", "-", "min", "max"):
             return math.gcd(*args)
         if x.op == "*":
-            return args[0] * args[1]
+            return bounded_product(*args)
         if x.op == "neg":
             return args[0]
         if x.op == "select":

@@ -39,7 +39,7 @@ from cake_ir.bound import (
 from cake_ir.effort import spend
 from cake_ir.events import AssumeViolated, DataOracle, SkeletonLimit, fragments
 from cake_ir.memo import memo
-from cake_ir.skeleton import Skeleton, compile_skeleton
+from cake_ir.skeleton import Skeleton, compile_skeleton, grows, set_scalar
 
 _SX = (SConst, SVar, SOp)
 _SAFE = frozenset(
@@ -166,7 +166,7 @@ class Rehearsal:
                     found |= sx_vars(s.cond)
             elif isinstance(s, SetScalar):
                 sets.append(s)
-                if _may_fail(s.value):
+                if _may_fail(s.value) or grows(s.value):
                     found.add(s.var)
             elif isinstance(s, Op):
                 reads = set().union(*(sx_vars(x) for v in s.operands.values() for x in _parts(v)), set())
@@ -230,12 +230,7 @@ class Rehearsal:
                 return None
             if s.var not in self.needed:
                 return _Block()
-            slot, value = s.var.slot, compile_sx(s.value)
-
-            def set_scalar(c: _Run) -> None:
-                c.env[slot] = value(c.env)
-
-            return set_scalar
+            return set_scalar(s)
         if isinstance(s, Let):
             if s.frag not in skeleton.tracked and not (fragments(s.value) & skeleton.tracked):
                 return None

@@ -65,6 +65,8 @@ __all__ = [
     "tracked_fragments",
 ]
 
+HUGE = 1 << 512
+"""Numbers beyond it end a run: no index of a kernel is one, and arithmetic with them has no bound on its time."""
 EVENT_LIMIT = 60_000
 """Events and loop steps of one run; more makes the shape undecided, never silently cut."""
 
@@ -200,12 +202,7 @@ class Skeleton:
         if isinstance(s, SetScalar):
             if s.var in self.tainted:
                 return None
-            slot, value = s.var.slot, compile_sx(s.value)
-
-            def set_scalar(c: _Run) -> None:
-                c.env[slot] = value(c.env)
-
-            return set_scalar
+            return set_scalar(s)
         if isinstance(s, Let):
             if s.frag not in self.tracked and not (fragments(s.value) & self.tracked):
                 return None
@@ -408,6 +405,28 @@ class Skeleton:
         if isinstance(value, str):
             return lambda c: value
         return None
+
+
+def set_scalar(s: SetScalar) -> Callable[[Any], None]:
+    """The step of an assignment. Raises SkeletonLimit for a number that no machine word holds and that only grows on."""
+    slot, value = s.var.slot, compile_sx(s.value)
+
+    def assign(c: Any) -> None:
+        c.env[slot] = value(c.env)
+
+    def assign_bounded(c: Any) -> None:
+        v = c.env[slot] = value(c.env)
+        if v.__class__ is int and not -HUGE < v < HUGE:
+            raise SkeletonLimit
+
+    return assign_bounded if grows(s.value) else assign
+
+
+def grows(x: Any) -> bool:
+    """Whether an expression multiplies or shifts by something unknown."""
+    if not isinstance(x, SOp):
+        return False
+    return (x.op in ("*", "<<") and not isinstance(x.args[1], SConst)) or any(grows(a) for a in x.args)
 
 
 def _sequence(body: tuple[Step, ...]) -> Step | None:

@@ -19,7 +19,7 @@ from cake_ir.bound import BoundKernel, Op, WarpsBlock, walk
 from cake_ir.derive import Derived
 from cake_ir.derive.arrivals import arrival_weight, copy_bytes, receivers
 from cake_ir.skeleton import AgentTrace, BarAt, Event
-from cake_ir.witness import Witness
+from cake_ir.witness import Witness, iter_events
 
 
 class Machine(Accesses):
@@ -31,7 +31,9 @@ class Machine(Accesses):
         self.bound, self.derived, self.witness, self.log = bound, derived, witness, log
         self.cluster = bound.launch.cluster
         ctas = sorted({t.cta for t in traces})
-        bars = sum(b.stages for b in bound.barriers) * len(ctas)
+        # a slot is made by an event that names it, in each CTA that the event reaches at most
+        named = sum(1 for t in traces for _ in iter_events(t.events)) * len(ctas)
+        bars = min(sum(b.stages for b in bound.barriers) * len(ctas), named)
         has_warps = any(isinstance(s, WarpsBlock) for s in walk(bound.body))
         units = sum(5 if has_warps and t.role.unit == "warpgroup" else 1 for t in traces)
         parts = 4 * PARTS * len(traces) if has_warps else 0
@@ -413,7 +415,7 @@ class Machine(Accesses):
                     break
         for u in self.units:
             for group in (u.bulk, u.bulk_l):
-                if group.last is not None and group.done < group.committed + group.open:
+                if group.last is not None and group.done < group.newest:
                     explain.bulk_at_exit(self, u, group)
         for cta, ways, e, u in self.remote:
             if not any(int(v.KL[comp]) >= epoch for comp, epoch in ways for v in self.units if v.cta == cta):

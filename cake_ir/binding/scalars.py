@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from cake_ir.bound import _ARITH, SX, ScalarVar, SConst, SOp, SVar
+from cake_ir.bound import _ARITH, SX, ScalarVar, SConst, SOp, SVar, bounded_product
 
 ZERO, ONE = SConst(0), SConst(1)
 STATIC_MAX = 2**63 - 1
@@ -106,7 +106,7 @@ def divisor(x: SX, defs: Mapping[ScalarVar, SX], depth: int = 0) -> int:
     if x.op in ("+", "-"):
         return math.gcd(args[0], args[1])
     if x.op == "*":
-        return args[0] * args[1]
+        return bounded_product(*args)
     if x.op == "neg":
         return args[0]
     if x.op in ("min", "max"):
