@@ -34,8 +34,14 @@ def bulk_depth(f: Any, d: Diagnostic) -> Iterator[Any]:
     """The source of a bulk store is overwritten (or the CTA ends) too early."""
     src, n = f.src, d.span.line
     lines = f.lines(d)
-    for s in src.find(r"\b(tma_store|tma_reduce|bulk_store|bulk_reduce)\(", lines):
+    stores = src.find(r"\b(tma_store|tma_reduce|bulk_store|bulk_reduce)\(", lines)
+    ends = {src.statement_end(s) for s in stores}
+    strays = [i for i in src.find(r"^bulk_commit\(", lines) if i - 1 not in ends]
+    for s in stores:
         end = src.statement_end(s)
+        for i in strays:
+            if not src.line(end + 1).startswith("bulk_commit"):
+                yield from _one("close the group at the store: bulk_commit()", *src.move(i, i, end))
         if not src.line(end + 1).startswith(("bulk_commit", "tma_store", "bulk_store")):
             yield from _one("close the group of the store: bulk_commit()", src.after(end, "bulk_commit()", like=s))
     wanted = re.search(r"at most (\d+) may stay", d.message)

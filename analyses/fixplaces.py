@@ -95,10 +95,10 @@ class Protocol:
         self.at = {s.line: s for s in self.all}
 
     def on(self, bar: str, *ops: str) -> list[Statement]:
-        return [s for s in self.all if s.bar == bar and not s.signals and (not ops or s.op in ops)]
+        return [s for s in self.all if bar and s.bar == bar and not s.signals and (not ops or s.op in ops)]
 
     def copies(self, bar: str) -> list[Statement]:
-        return [s for s in self.all if s.bar == bar and s.signals]
+        return [s for s in self.all if bar and s.bar == bar and s.signals]
 
     def tiles(self, bar: str) -> set[str]:
         """What the barrier hands over."""
@@ -282,6 +282,10 @@ def other_barrier(f: Any, d: Diagnostic) -> Iterator[Any]:
             for s in sorted(others, key=lambda s: (s not in named, s.line)):
                 if s in named or len(p.on(s.bar, *ops)) > 1:
                     yield from _candidate(f"{s.op} on {b}, not {s.bar}", [f.src.replace(s.line, f"{s.bar}[", f"{b}[")])
+    for s in (s for s in named if s.op == "wait" and s.role and s.role not in p.waiters(s.bar)):
+        for b in (n for n, (kind, _) in f.rings.items() if kind == "mbarrier" and n != s.bar):
+            if s.role in p.waiters(b):
+                yield from _candidate(f"wait on {b}, not {s.bar}", [f.src.replace(s.line, f"{s.bar}[", f"{b}[")])
     at = p.at.get(d.span.line)
     if at is not None and at.signals:  # a copy: its role expects the bytes elsewhere
         for e in p.all:

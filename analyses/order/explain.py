@@ -452,7 +452,7 @@ def bulk_at_exit(m: Machine, u: Unit, group: Group) -> None:
         rule.BULK_AT_EXIT,
         e.node.span,
         f"{u.label} ends while {name_of(e)} may still read shared memory: "
-        f"{group.committed + group.open - group.done} groups are not waited for",
+        f"{group.newest - group.done} groups are not waited for",
         role=u.role.name,
         op=name_of(e),
         steps=((e.node.span, where(u, e)),),

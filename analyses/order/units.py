@@ -51,7 +51,7 @@ class Clocks:
 class Group:
     """Commit groups of one owner: committed, done (waited for), whether ops follow the last commit."""
 
-    __slots__ = ("at", "committed", "done", "last", "marks", "open", "wait", "written")
+    __slots__ = ("at", "committed", "done", "last", "marks", "newest", "open", "wait", "written")
 
     def __init__(self) -> None:
         self.committed = 0
@@ -60,6 +60,7 @@ class Group:
         self.open = False
         self.marks: list[int] = []  # the number that each commit closed; an arrival closes numbers of its own
         self.last: Event | None = None
+        self.newest = 0  # number of the group of the last op; a commit behind it may close an empty group
         self.wait: tuple[Event, int] | None = None
         self.at = 0  # commits before the last wait
 
@@ -71,7 +72,8 @@ class Group:
     def issue(self, e: Event) -> int:
         self.open = True
         self.last = e
-        return self.committed + 1
+        self.newest = self.committed + 1
+        return self.newest
 
     def commit(self) -> None:
         self.committed += 1

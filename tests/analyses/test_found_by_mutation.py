@@ -99,6 +99,12 @@ def test_a_tile_may_be_read_by_the_other_name_of_the_same_bytes() -> None:
     assert report.accepted, [d.render() for d in report.diagnostics if d.severity == "error"]
 
 
+def test_an_empty_group_behind_the_last_wait_keeps_nothing_pending() -> None:
+    edits = (("            bulk_wait_read(0)\n", "            bulk_wait_read(0)\n            bulk_commit()\n"),)
+    report = verify(bound(KERNELS / "gemm_sm90.cake", edits, BN=128, STAGES=2))
+    assert report.accepted, [d.render() for d in report.diagnostics if d.severity == "error"]
+
+
 @pytest.mark.parametrize(
     ("old", "kind"), [("", None), ("                sync(warpgroup)\n                stmatrix", "race-unit")], ids=["right", "no sync"]
 )
