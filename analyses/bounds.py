@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from analyses import symbolic as S
+from analyses.indexvalues import Values
 from analyses.regions import UNCLIPPED
-from analyses.symbolic import Algebra, Poly, TooLarge, const
+from analyses.symbolic import Poly, TooLarge, const
 from cake_ir.bound import (
     Assume,
     BoundKernel,
@@ -36,15 +36,11 @@ from cake_ir.bound import (
     SetScalar,
     SOp,
     SVar,
-    VCoord,
-    VExpand,
     VFrag,
     View,
-    VOp,
-    VSplat,
     WarpsBlock,
     While,
-    sx_vars,
+    compile_sx,
     walk,
 )
 from cake_ir.diagnostics import Span
@@ -57,7 +53,6 @@ SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 64, 65, 100, 128, 129, 256, 257
 LARGE = (*(1 << k for k in range(8, 31)), 3 << 20, EXTENT_MAX)
 MEMORY = 1 << 40
 """Bytes that the tensors of a witness of an overflow may have together; no GPU has more memory."""
-_SX = (SConst, SVar, SOp)
 
 
 @dataclass(frozen=True)
@@ -107,29 +102,20 @@ def decide(bound: BoundKernel) -> Decided:
     return memo(bound, "bounds", lambda: _Walk(bound).decide())
 
 
-class _Walk:
+class _Walk(Values):
     def __init__(self, bound: BoundKernel) -> None:
+        super().__init__(facts_of(bound).nonnegative)
         self.bound = bound
-        self.algebra = Algebra()
-        self.values: dict[ScalarVar, Poly] = {}
-        self.frags: dict[Any, Poly] = {}
         self.goals: list[Goal] = []
         self.role: str | None = None
-        self.positive = facts_of(bound).nonnegative
-        self.launch_wide: set[int] = set()
-        self.data: set[int] = set()
-        self.facts: list[Poly] = []
         self.checked: set[tuple[Any, ...]] = set()
         self.filled: dict[int, int] = {}
         """Loaded elements that may be the fill of their load."""
-        self.distinct: list[Poly] = []
-        self.apart: list[Poly] = []
-        """What the condition read last says is not zero."""
-        self.loose = 0
         self.extents: list[list[Poly]] = []
         self.sizes: list[Poly] = []
-        self.values_of_dims: dict[str, Poly] = {}
-        self._begin()
+        self.declare(bound.dims.values(), bound.args, bound.builtins.get("sms"), bound.where)
+        self.values_of_dims = {n: self.values[v] for n, v in bound.dims.items()}
+        self._launch()
 
     def decide(self) -> Decided:
         self.block(self.bound.body)
@@ -147,43 +133,8 @@ class _Walk:
 
     # ---- what the launch fixes
 
-    def _begin(self) -> None:
+    def _launch(self) -> None:
         b, a = self.bound, self.algebra
-        multiples: dict[ScalarVar, Any] = {}
-        for w in b.where:
-            for c in _conjuncts(w.cond):
-                if isinstance(c, SOp) and c.op == "==" and isinstance(c.args[0], SOp) and c.args[0].op == "%":
-                    x, k = c.args[0].args
-                    zero = isinstance(c.args[1], SConst) and c.args[1].value == 0
-                    if zero and isinstance(x, SVar) and x.var.kind == "dim" and x.var not in multiples:
-                        multiples[x.var] = k
-        free = [v for v in b.dims.values() if v not in multiples]
-        for v in [*free, *(v for v in b.dims.values() if v in multiples)]:
-            k = multiples.get(v)
-            if k is not None and not all(x in self.values for x in sx_vars(k)):
-                k = None
-            if k is None:
-                self.values[v] = a.atom(v.name, [{}], [const(EXTENT_MAX)], ("dim", v))
-                self.launch_wide.add(len(a.atoms) - 1)
-                continue
-            factor = self.scalar(k)
-            number = S.constant(factor)
-            whole = a.atom(f"{v.name} steps", [{}], [const(EXTENT_MAX // number)] if number else [const(EXTENT_MAX)])
-            self.launch_wide.add(len(a.atoms) - 1)
-            self.values[v] = S.mul(factor, whole)
-            if number is None:
-                self.facts.append(S.add(const(EXTENT_MAX), self.values[v], -1))
-        for v in b.args:
-            if v.dtype == "i32":
-                self.values[v] = a.atom(v.name, [const(-INT_MAX - 1)], [const(INT_MAX)], ("arg", v))
-                self.launch_wide.add(len(a.atoms) - 1)
-        if "sms" in b.builtins:
-            self.values[b.builtins["sms"]] = a.atom("device.sms", [const(1)], [const(1024)])
-            self.launch_wide.add(len(a.atoms) - 1)
-        self.values_of_dims = {n: self.values[v] for n, v in b.dims.items()}
-        for w in b.where:
-            self.facts += self.conditions(w.cond)
-        self.loose = 0  # what `where` says beside is checked on the witness alone
         for t in b.tensors:
             self.extents.append([self.scalar(e) for e in t.extents])
             self.sizes += self.extents[-1]
@@ -217,137 +168,6 @@ class _Walk:
             if c > 0 and all(self.algebra.proves({(v,): 1}, self.facts) for v in m):
                 found += [S.add({(v,): 1}, const(-1)) for v in set(m)]
         return found
-
-    # ---- values
-
-    def scalar(self, x: Any) -> Poly:
-        """The value of an index expression."""
-        if isinstance(x, SConst):
-            return const(int(x.value)) if not isinstance(x.value, float) else self.unknown(x)
-        if isinstance(x, SVar):
-            known = self.values.get(x.var)
-            return known if known is not None else self.fresh(x.var)
-        a = self.algebra
-        if x.op in ("cast", "/") or any(y.dtype not in ("i32", "bool") for y in x.args):
-            return self.unknown(x)
-        if x.op == "select":
-            p, q = self.scalar(x.args[1]), self.scalar(x.args[2])
-            return a.either(p, q, x)
-        args = [self.scalar(y) for y in x.args]
-        return self.apply(x.op, args, x)
-
-    def apply(self, op: str, args: list[Poly], key: Any) -> Poly:
-        """One operation on values."""
-        a = self.algebra
-        if op in ("+", "-"):
-            return S.add(args[0], args[1], 1 if op == "+" else -1)
-        if op == "neg":
-            return S.add({}, args[0], -1)
-        if op == "*":
-            return S.mul(args[0], args[1])
-        if op in ("//", "%") and a.proves(S.add(args[1], const(-1)), self.facts):
-            return a.floor_div(*args) if op == "//" else a.modulo(*args)
-        if op == "ceil_div" and a.proves(S.add(args[1], const(-1)), self.facts):
-            return a.floor_div(S.add(S.add(args[0], args[1]), const(-1)), args[1])
-        if op == "min":
-            return a.least(*args)
-        if op == "max":
-            return a.greatest(*args)
-        k = S.constant(args[1]) if len(args) == 2 else None
-        if op in ("<<", ">>") and k is not None and 0 <= k < 31:
-            return S.mul(args[0], const(1 << k)) if op == "<<" else a.floor_div(args[0], const(1 << k))
-        if op == "&" and k is not None and k >= 0:
-            return a.modulo(args[0], const(k + 1)) if k & (k + 1) == 0 else a.opaque("&", *args, lower=[{}], upper=[const(k)])
-        if op == "lsb":
-            some = args[0] in self.distinct or a.proves(S.add(args[0], const(-1)), self.facts)
-            low = const(0 if some else -1)
-            top = next((k for k in (7, 15, 31) if a.proves(S.add(const((2 << k) - 1), args[0], -1), self.facts)), 31)
-            return a.bits(args[0], low, const(top))
-        if op == "&" and (k is None or k < 0):
-            held = [y for y in args if a.proves(y, self.facts)]
-            return a.opaque("&", *args, lower=[{}] if held else [], upper=held)
-        if op == "abs":
-            return a.greatest(args[0], S.add({}, args[0], -1))
-        return self.unknown(key)
-
-    def unknown(self, key: Any) -> Poly:
-        """A value that nothing is known of but its sign, where the text tells it."""
-        low: list[Poly] = [{}] if isinstance(key, _SX) and self.positive(key) else []
-        found = self.algebra.atom("a value", low, [], ("x", id(key)))
-        self.data.update(m[0] for m in found if m)
-        return found
-
-    def fresh(self, v: ScalarVar) -> Poly:
-        """A variable whose value is not known here: loaded, or changed by a loop."""
-        low: list[Poly] = [{}] if self.positive(SVar(v)) or v.dtype in ("u32", "bool") else []
-        found = self.algebra.atom(v.name, low, [], None)
-        self.data.add(len(self.algebra.atoms) - 1)
-        self.values[v] = found
-        return found
-
-    def element(self, x: Any) -> Poly | None:
-        """The value of an i32 tile expression at any one of its elements."""
-        if isinstance(x, VSplat):
-            return self.scalar(x.x) if x.x.dtype == "i32" else None
-        if isinstance(x, VCoord):
-            n = x.type.rows if x.axis == "rows" or "row" in x.axis else x.type.cols
-            return self.algebra.atom(x.axis, [{}], [const(n - 1)], ("coord", x.axis, n))
-        if isinstance(x, VExpand):
-            return self.element(x.x)
-        if isinstance(x, VFrag):
-            if x.type.dtype.name != "i32":
-                return None
-            key = (x.frag, x.row0, x.col0)
-            if key not in self.frags:
-                self.frags[key] = self.algebra.atom(x.frag.name)
-                self.data.add(len(self.algebra.atoms) - 1)
-            return self.frags[key]
-        if isinstance(x, VOp) and x.op in ("+", "-", "*", "neg", "min", "max", "<<", ">>", "&"):
-            args = [self.element(y) for y in x.args]
-            known = [p for p in args if p is not None]
-            return self.apply(x.op, known, x) if len(known) == len(args) else None
-        return None
-
-    def conditions(self, cond: Any) -> list[Poly]:
-        """Polynomials that are not negative where a condition holds. Counts in `loose` what they do not express."""
-        if isinstance(cond, (SOp, VOp)):
-            if cond.op in ("and", "&"):
-                return [f for c in cond.args for f in self.conditions(c)]
-            if cond.op == "not" and isinstance(cond.args[0], SOp):
-                return self.negations(cond.args[0])
-            if cond.op in ("<", "<=", ">", ">=", "==", "!="):
-                value = self.scalar if isinstance(cond, SOp) else self.element
-                if any(y.dtype != "i32" for y in cond.args if isinstance(y, _SX)):
-                    self.loose += 1
-                    return []
-                a, b = value(cond.args[0]), value(cond.args[1])
-                if a is None or b is None:
-                    self.loose += 1
-                    return []
-                if cond.op == "!=":
-                    self.apart.append(S.add(a, b, -1))
-                    return []
-                up, down = S.add(b, a, -1), S.add(a, b, -1)
-                return {
-                    "<": [S.add(up, const(-1))],
-                    "<=": [up],
-                    ">": [S.add(down, const(-1))],
-                    ">=": [down],
-                    "==": [up, down],
-                }[cond.op]
-        if not (isinstance(cond, SConst) and cond.value):
-            self.loose += 1
-        return []
-
-    def negations(self, cond: Any) -> list[Poly]:
-        """The same where a condition does not hold."""
-        turned = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "!=": "==", "==": "!="}
-        if isinstance(cond, SOp) and cond.op in turned:
-            return self.conditions(SOp(turned[cond.op], cond.args, "bool"))
-        if isinstance(cond, SOp) and cond.op == "or":
-            return [f for c in cond.args for f in self.negations(c)]
-        self.loose += 1
-        return []
 
     # ---- statements
 
@@ -573,7 +393,7 @@ class _Walk:
         chance = random.Random(len(atoms))
         for k in range(tries):
             values = self.assign(g, atoms, dims, chance, k)
-            if values is not None and S.evaluate(g.need, values) < 0 and self.keeps(g, values):
+            if values is not None and S.evaluate(g.need, values) < 0 and self.keeps(g, values) and self.admits(values):
                 if g.kind == "overflow" and self.memory(values) > MEMORY:
                     continue
                 return self.witnessed(g, values)
@@ -583,6 +403,18 @@ class _Walk:
     def keeps(g: Goal, values: dict[int, int]) -> bool:
         """Whether an assignment keeps all facts of a goal."""
         return all(S.evaluate(f, values) >= 0 for f in g.facts) and all(S.evaluate(p, values) for p in g.distinct)
+
+    def admits(self, values: dict[int, int]) -> bool:
+        """Whether `where` holds for the extents of an assignment."""
+        env: list[Any] = [1] * (len(self.bound.scalars) + 1)
+        for v in (*self.bound.dims.values(), *self.bound.args, *self.bound.builtins.values()):
+            p = self.values.get(v)
+            if p is not None and all(x in values for m in p for x in m):
+                env[v.slot] = S.evaluate(p, values)
+        try:
+            return all(compile_sx(w.cond)(env) for w in self.bound.where)
+        except ZeroDivisionError:
+            return False
 
     def assign(self, g: Goal, atoms: list[int], dims: list[int], chance: random.Random, k: int) -> dict[int, int] | None:
         """Values of all atoms, the oldest first: extents by chance, index variables at their ends."""
@@ -649,14 +481,6 @@ class _Walk:
         return Witnessed(
             shape, {a.atoms[v].name: values[v] for v in base}, S.evaluate(g.value, values), S.evaluate(g.limit, values)
         )
-
-
-def _conjuncts(x: Any) -> Iterator[Any]:
-    if isinstance(x, SOp) and x.op == "and":
-        for a in x.args:
-            yield from _conjuncts(a)
-    else:
-        yield x
 
 
 def _changed(body: tuple[Any, ...]) -> set[Any]:

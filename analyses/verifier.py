@@ -157,6 +157,12 @@ def bound_kernels(
         if bound.program is None:
             yield bound.diagnostics
             return
+        from analyses.program import check_program
+
+        faults = check_program(bound.program)
+        if faults:
+            yield tuple(faults)
+            return
         yield from {id(s.kernel): s.kernel for s in bound.program.steps if isinstance(s, KernelLaunch)}.values()
         return
     names = [kernel] if kernel is not None or len(file.kernels) == 1 else [k.name for k in file.kernels]

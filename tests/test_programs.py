@@ -109,3 +109,22 @@ def test_expert_program_binds_its_fill_before_the_reduction() -> None:
     bound = program((SKETCHES / "09_moe_fp8_sm90.cake").read_text())
     assert [type(s) for s in bound.steps] == [Fill, KernelLaunch, KernelLaunch]
     assert [w.name for w in bound.workspaces] == ["h", "sh"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ("x: In[f32, N], y: Out[f32, N], by: f32):\n    where(N > 0)", "x: In[f32, N], y: Out[f32, M], by: f32):\n    where(N > 0)", "schedule/extents-differ"),
+        ("half = workspace(f32, N)", "half = workspace(f32, N + 1)", "schedule/extents-differ"),
+        ("half = workspace(f32, N)", "half = workspace(f32, 2 * N - N)", None),
+        ("    double(x, half)\n", "    double(x, half)\n    double(x, y)\n", "schedule/output-overwritten"),
+        ("def double(x: In[f32, N], y: Out[f32, N]):\n", "def double(x: In[f32, N], y: Out[f32, N]):\n    where(N < 0)\n", "schedule/launch-not-admitted"),
+        ("where(N > 0)", "where(N % 128 == 0)", None),
+    ],
+)  # fmt: skip
+def test_launches_of_a_program_fit_together(old: str, new: str, rule: str | None) -> None:
+    from analyses import verify_text
+
+    assert old in TWO
+    found = [d.rule for d in verify_text(TWO.replace(old, new)).diagnostics if d.severity == "error"]
+    assert found[:1] == ([rule] if rule else [])
