@@ -72,6 +72,7 @@ class Context:
     wgmma_open: set[str] = field(default_factory=set)
     wgmma_groups: list[frozenset[str]] = field(default_factory=list)
     pending_tmem: list[str] = field(default_factory=list)
+    led: bool = False  # the warps of a thread role run its control flow together, `leader` its ops
     builtins: dict[ScalarVar, str] = field(default_factory=dict)
     shared: dict[str, SX] = field(default_factory=dict)
     definitions: dict[ScalarVar, SX] = field(default_factory=dict)

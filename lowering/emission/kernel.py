@@ -15,7 +15,6 @@ from lowering.emission.project import (
     is_wide_sync,
     last_reads,
     number,
-    only_syncs,
     project,
 )
 from lowering.emission.regions import pointee
@@ -132,19 +131,23 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def _thread_role(c: Context, role: Role, block: Block) -> None:
-    """One elected thread runs the role; the others only meet the barriers that every thread meets."""
+    """One elected thread runs the role. If the role meets barriers of all threads on its way, its warps run the control flow
+    together and one thread the ops: lanes that went ahead to the barrier by a path of their own would share uniform registers
+    with the elected one, and ptxas gives both paths the same ones (seen on an H200: a loop counter overwritten)."""
     out = c.out
     c.unit = "T"
-    idle = only_syncs(block) if has_wide_sync(block) else None
     if not block.nodes:
         return
     one = f"{c.helpers.use('elect_one')}()" if c.has("elect") else f"{c.sx(c.thread('lane'))} == 0"
     first = f"{c.sx(c.thread('warp'))} == {role.first_warp} && {one}" if role.warps > 1 else one
+    if has_wide_sync(block):
+        out.line(f"const bool leader = {first};")
+        c.led = True
+        _body(c, block)
+        c.led = False
+        return
     out.open(f"if ({first})")
     _body(c, block)
-    if idle is not None and idle.nodes:
-        out.middle("} else {")
-        _body(c, idle)
     out.close()
     out.line("__syncwarp();")
 

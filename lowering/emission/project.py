@@ -42,26 +42,6 @@ def project(body: tuple[Any, ...], role: B.Role) -> Block:
     return block
 
 
-def only_syncs(block: Block) -> Block:
-    """What idle threads of a thread role run: the CTA- and cluster-wide barriers and the control around them."""
-    out = Block()
-    for node in block.nodes:
-        if isinstance(node.stmt, B.Op):
-            if is_wide_sync(node.stmt):
-                out.nodes.append(node)
-        elif node.blocks:
-            inner = tuple(only_syncs(b) for b in node.blocks)
-            if any(has_wide_sync(b) for b in inner):
-                out.nodes.append(Node(node.stmt, inner, 0))
-        elif isinstance(node.stmt, B.SetScalar):
-            out.nodes.append(node)
-    live = _live(out)
-    while _prune(out, live):
-        live = _live(out)
-    _place(out)
-    return out
-
-
 def is_wide_sync(stmt: Any) -> bool:
     """sync(cta), sync(cluster), sync(grid): every thread takes part, idle ones too."""
     return isinstance(stmt, B.Op) and stmt.name == "sync" and stmt.attrs.get("scope") in ("cta", "cluster", "grid")

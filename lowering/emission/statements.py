@@ -8,7 +8,7 @@ from cake_ir import bound as B
 from cake_ir.bound import ScalarVar, SConst
 from lowering.emission import asynchronous, matrix, memory, reductions, synchronisation
 from lowering.emission.context import Context
-from lowering.emission.project import Block, Node
+from lowering.emission.project import Block, Node, is_wide_sync
 
 EMITTERS = {
     **synchronisation.EMITTERS,
@@ -32,9 +32,27 @@ _SCALAR_TYPES = {
 def block(c: Context, b: Block) -> None:
     """All statements of a block, its declarations first."""
     visible = len(c.open_fragments)
+    leading = False
     for node in b.nodes:
+        if c.led and _by_leader(node) != leading:
+            leading = not leading
+            c.out.open("if (leader)") if leading else _rejoin(c)
         statement(c, node)
+    if leading:
+        _rejoin(c)
     del c.open_fragments[visible:]
+
+
+def _by_leader(node: Node) -> bool:
+    """Whether one thread executes it in a thread role whose warps run the control flow together. Plain loads, whose values control
+    may need, and barriers of all threads are executed by all."""
+    op = node.stmt
+    return isinstance(op, B.Op) and not is_wide_sync(op) and not op.results
+
+
+def _rejoin(c: Context) -> None:
+    c.out.close()
+    c.out.line("__syncwarp();")
 
 
 def declare(c: Context, node: Node) -> None:

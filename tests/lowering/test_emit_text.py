@@ -195,3 +195,44 @@ def test_names_cannot_collide_with_the_language_or_the_helpers():
 @pytest.mark.parametrize("name", ["<text>", "../../etc/x.cake", 'a"b\n.cake', "", "plain.cake"])
 def test_line_directives_cannot_carry_foreign_text(name):
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}\.cake", source_file(name, "kernel"))
+
+
+MET = """
+@kernel(target="sm_90a")
+def k(x: In[f32, 64], y: Out[f32, 64]):
+    launch(ctas=1)
+    producer = role(thread)
+    reader = role(warp)
+    line = smem(f32, 64)
+    full = mbarrier(stages=2)
+    with producer:
+        expect(full[0])
+        tma_load(line, x[0:], signal=full[0])
+    with reader:
+        wait(full[0])
+        v = load(line, vec(2).cols[64])
+        fence_async()
+    sync(cta)
+    with producer:
+        expect(full[1])
+        tma_load(line, x[0:], signal=full[1])
+    with reader:
+        wait(full[1])
+        store(y[:], load(line, vec(2).cols[64]))
+"""
+
+
+def test_lanes_of_a_thread_role_meet_a_sync_of_all_threads_together():
+    # A lane that waits at the barrier on a path of its own shares uniform registers with the elected one (hang on an H200).
+    lines = [x.strip() for x in emit(bind_text(MET)).cuda.splitlines() if x.strip() and not x.startswith("#line")]
+    begin, end = (next(i for i, x in enumerate(lines) if x.startswith(f"// {name}")) for name in ("producer", "reader"))
+    open_at, led, met = 0, [], []
+    for x in lines[begin:end]:
+        if x == "if (leader) {":
+            open_at = 1
+        elif x == "}" and open_at:
+            open_at = 0
+        (led if open_at else met).append(x)
+    assert sum("mbar_expect" in x or "tma_load" in x for x in led) == 4
+    assert any("sync" in x for x in met if "__syncwarp" not in x) and not any("sync" in x for x in led)
+    assert met.count("__syncwarp();") == 2
