@@ -41,7 +41,7 @@ def conflict(m: Accesses, p: Access, a: Access, v: ViewAt, before: str, mode: st
     if name == rule.READ_BEFORE_ARRIVAL:
         signal = p.event.vals.get("signal", a.event.vals.get("signal"))
         group = (signal.barrier,) if signal is not None else ()
-        m.log.early_reads.add(buffer)
+        m.log.early_reads.add(m.storage.root[v.view.buffer].name)
     elif name == rule.FENCE_WRITE:
         group = (a.event.node.span.line,)
     key = m.log.add(
@@ -62,7 +62,7 @@ def conflict(m: Accesses, p: Access, a: Access, v: ViewAt, before: str, mode: st
     if root(p.unit).role is not root(a.unit).role:
         m.log.across.add(key)
     if name == rule.SLOT_REUSE and p.engine == "tma":
-        m.log.reuse.setdefault(key, buffer)
+        m.log.reuse.setdefault(key, m.storage.root[v.view.buffer].name)
 
 
 def _verb(p: Access, before: str) -> str:
@@ -171,7 +171,7 @@ def _classify(
             root(p.unit) is not root(a.unit)
             or (p.blank and None not in (p.unit.parent, a.unit.parent) and p.unit is not a.unit)
         )
-        and (p.blank or (p.use == a.use and p.use > 0))
+        and (p.blank or (p.use == a.use and (p.use > 0 or _earlier_text(p, a))))
     ):
         return _too_early(p, a, what)
     if before == "write" and mode == "read" and root(p.unit) is not root(a.unit) and _aliased(m, p, a):
@@ -184,6 +184,11 @@ def _classify(
     if p.engine in _ENGINES:
         return _ENGINES[p.engine](m, p, a, what, before, mode)
     return _generic(m, p, a, what, before, mode)
+
+
+def _earlier_text(p: Access, a: Access) -> bool:
+    """Whether the write `a` stands before the read `p` in the text of one iteration: the read is meant to come later."""
+    return p.event.path == a.event.path and p.event.node.span.line > a.event.node.span.line
 
 
 def _aliased(m: Accesses, p: Access, a: Access) -> bool:

@@ -234,9 +234,8 @@ class Globals:
                 text = "no bulk_wait of its thread covers it"
             text = f"{an} {verb[a.mode]} {tensor.name} while {pn} may still be writing it: {text}"
         else:
-            if (
-                p.unit.role is not a.unit.role and p.mode == "read" and p.event.node.span.line > a.event.node.span.line
-            ):  # met the wrong way round: who reads what stands earlier in the text comes too early
+            if p.mode == "read" and p.event.node.span.line > a.event.node.span.line:
+                # met the wrong way round: who reads what stands earlier in the text comes too early
                 first, other = p, a
             text = (
                 f"{an} announces what {pn} writes to {tensor.name}, but one thread sets the flag and no sync of "

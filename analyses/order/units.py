@@ -160,6 +160,10 @@ class Unit:
         self.met = 0  # accesses of all lanes that the last sync(warp) of a whole warpgroup came after
         self.fenced = self.fenced_l = 0
         self.cp, self.wg, self.bulk, self.bulk_l = Group(), Group(), Group(), Group()
+        if parent is not None and warp == 0:  # the first thread of the unit is that of its first warp
+            self.bulk_l, self.BL = parent.bulk_l, parent.BL
+            if self.tracks:
+                self.GLW = parent.GLW
         self.cp_fenced = 0
         self.tc = 0
         self.commits: list[tuple[int, Event]] = []  # (tcgen05 ops before it, tcgen05_commit)

@@ -254,6 +254,7 @@ class Compiler:
                 if slot is not None:
                     child.env[slot] = w
                 child.at, child.epoch, child.dirty, child.warp_epoch = s, ag.epoch, ag.dirty, ag.warp_epochs[w]
+                child.open_bulk, child.bulk = ag.warp_bulk[w]
                 machine.spawn(child, run_items(items, child))  # type: ignore[arg-type]
                 children.append(child)
             yield WaitUntil(lambda: all(c.done for c in children), "its warps")

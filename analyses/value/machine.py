@@ -136,6 +136,11 @@ class Agent:
         self.dirty = self.wrote = False  # shared memory was written: in this epoch, ever
         self.open_bulk: dict[str, list[AsyncOp]] = {"T": [], "G": []}
         self.bulk: dict[str, list[list[AsyncOp]]] = {"T": [], "G": []}
+        # the bulk groups of its warps outlast the block; the first thread of the unit is that of its first warp
+        self.warp_bulk: list[tuple[dict[str, list[AsyncOp]], dict[str, list[list[AsyncOp]]]]] = [
+            (self.open_bulk, self.bulk),
+            *(({"T": [], "G": []}, {"T": [], "G": []}) for _ in range(3)),
+        ]
         # sources of bulk copies that the first thread alone has waited for, until the unit's next sync
         self.waited_alone: list[tuple[Bytes, Any, np.ndarray]] = []
         self.open_cp: list[AsyncOp] = []

@@ -109,6 +109,8 @@ def _named_arrive(c: Any, op: Op) -> Compiled:
     def arrive(ag: Agent) -> None:
         n = use(ag.env)
         _check_number(ag, barrier, n)
+        # every thread arrives after its own writes, and the barrier completes when all have
+        ag.warp_synced() if ag.warp is not None else ag.synced()
         _named(ag, barrier, n).enter(ag, ag.weight, op.span, ag.name)
 
     return False, arrive

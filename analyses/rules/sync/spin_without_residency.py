@@ -1,8 +1,8 @@
-"""**Checks.** A kernel whose `while` polls global memory that the kernel itself writes launches no more blocks than the device
-can hold at once: `ctas=` stays within `device.sms * ctas_per_sm` on every witness shape.
+"""**Checks.** A kernel whose `while` polls global memory that the kernel itself writes, or that has a `sync(grid)`, launches no
+more blocks than the device can hold at once: `ctas=` stays within `device.sms * ctas_per_sm` on every witness shape.
 
 **Why.** A block that waits for another one occupies its SM. If the other block has not started, because all SMs hold
-waiting blocks, nothing moves any more. No order of dispatch is promised.
+waiting blocks, nothing moves any more. No order of dispatch is promised. With `sync(grid)` the launch itself is refused.
 
 **Limits.** Which block sets the flag is not followed; a flag that another grid sets is not looked at. Loads are acquired only
 as far as the flag's own line goes: order of other global data is not decided here.
@@ -49,6 +49,18 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
     crowded = [w for w in ctx.derived.witnesses if w.cta_count > w.sms * max(1, ctx.bound.launch.ctas_per_sm or 1)]
     if not crowded:
         return
+    for op in ctx.named("sync"):
+        if op.attrs.get("scope") == "grid":
+            yield ctx.finding(
+                RULE.id,
+                "error",
+                f"all blocks meet here, but {crowded[0].cta_count} blocks are launched where {crowded[0].sms} fit "
+                f"({crowded[0].describe()}): the launch is refused; bound ctas= by device.sms",
+                op.span,
+                contract="Blocks that wait for each other are resident together.",
+                op="sync",
+            )
+            return
     written = {
         region.tensor for op, mode, region in ctx.regions if mode != "read" and op.name not in ("load", "load_scalar")
     }
