@@ -8,15 +8,18 @@ from analyses.bounds import Decided, Goal, Witnessed, decide
 from analyses.report import Property
 from analyses.symbolic import freeze
 from cake_ir.bound import BoundKernel
+from cake_ir.derive.findings import contract
 from cake_ir.diagnostics import Diagnostic, Subject
 from cake_ir.facts import INT_MAX
 
 OUTSIDE, OVERFLOW, VIEW = "data/global-out-of-bounds", "data/index-overflow", "data/view-out-of-bounds"
+ENDLESS = "sync/endless-loop"
 AXES = ("rows", "cols")
 CONTRACTS = {
     OUTSIDE: "An index lies inside its dimension; a region starts at 0 or later (only its end is clipped).",
     VIEW: "An on-chip view has exact extents and lies inside its tile.",
     OVERFLOW: "Index expressions are computed in 32 bits and fit them for every shape that `where` admits.",
+    ENDLESS: contract(ENDLESS),
 }
 
 
@@ -26,7 +29,7 @@ def check_bounds(bound: BoundKernel) -> list[Diagnostic]:
     for goal, w in decide(bound).refuted:
         if goal.view is not None:
             continue
-        rule = OVERFLOW if goal.kind == "overflow" else OUTSIDE
+        rule = {"overflow": OVERFLOW, "step": ENDLESS}.get(goal.kind, OUTSIDE)
         name = goal.region.tensor.name if goal.region is not None else ""
         found.setdefault((rule, goal.role, name), _finding(bound, rule, goal, w))
     return list(found.values())
@@ -53,6 +56,8 @@ def _finding(bound: BoundKernel, rule: str, g: Goal, w: Witnessed) -> Diagnostic
     if g.view is not None:
         tensor, count = g.view.buffer.name, (g.view.rows, g.view.cols)[g.dim]
         text = f".{AXES[g.dim]} of {tensor}: start {w.value} with {count} element(s) lies outside 0 .. {w.limit}"
+    elif g.kind == "step":
+        text = f"the step of this loop reaches {w.value}: it never ends" if not w.value else f"the step of this loop reaches {w.value}"
     elif g.kind == "overflow":
         text = f"an index expression reaches {w.value}, which 32 bits do not hold (at most {INT_MAX})"
     elif g.kind == "end":
@@ -68,7 +73,8 @@ def _finding(bound: BoundKernel, rule: str, g: Goal, w: Witnessed) -> Diagnostic
         text = f"{op} uses {row} {w.value} of dimension {g.dim} of {tensor}, whose extent is {w.limit}"
     at = ", ".join(f"{k}={v}" for k, v in (*w.shape.items(), *w.variables.items()) if k)
     return Diagnostic(
-        rule=rule, family="data", severity="error", message=f"{text} [{at}]", contract=CONTRACTS[rule], span=g.span,
+        rule=rule, family="safety" if rule == ENDLESS else "data", severity="error", message=f"{text} [{at}]",
+        contract=CONTRACTS[rule], span=g.span,
         subject=Subject(kernel=bound.name, role=g.role, resource=tensor, op=op),
     )  # fmt: skip
 
@@ -84,7 +90,7 @@ def bounds_properties(bound: BoundKernel, refuted: bool, shapes: int) -> list[Pr
 
 def _property(name: str, d: Decided, overflow: bool, refuted: bool, shapes: int) -> Property:
     rule = OVERFLOW if overflow else OUTSIDE
-    left = [g for g in d.open if g.view is None and (g.kind == "overflow") is overflow]
+    left = [g for g in d.open if g.view is None and g.kind != "step" and (g.kind == "overflow") is overflow]
     if refuted:
         return Property(name, "refuted", "a shape that `where` admits", rule)
     if not left:

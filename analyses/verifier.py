@@ -18,7 +18,7 @@ from analyses.memory import memory_table
 from analyses.registers import budget
 from analyses.report import LAYERS, Property, Report
 from cake_ir.binding.program import KernelLaunch
-from cake_ir.bound import BoundKernel
+from cake_ir.bound import BoundKernel, While, walk
 from cake_ir.derive import Derived, derive
 from cake_ir.diagnostics import CakeError, Diagnostic, Related
 from cake_ir.syntax import File
@@ -73,6 +73,14 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
         coverage += order.coverage
         if _errors(order.diagnostics):
             broken.add("order")
+        if not broken:
+            from analyses.loops import check_loops
+
+            endless, open_end = check_loops(bound, derived)
+            found += endless
+            properties = _with_loops(ctx, properties, endless, open_end)
+            if endless:
+                broken.add("order")
     if broken:
         skipped.append("outputs: whether every output is written once is asked of programs without other errors")
     else:
@@ -262,6 +270,24 @@ def _with_cutoff(properties: list[Property], cutoff: Any) -> list[Property]:
         else replace(p, reason=f"not proved: {cutoff.reason}")
         for p in properties
     ]
+
+
+def _with_loops(ctx: Context, properties: list[Property], endless: list[Diagnostic], open_end: str) -> list[Property]:
+    """Progress also needs that every `while` ends, which no argument from the text shows. open_end: why it is not known."""
+    lines = sorted({s.span.line for s in walk(ctx.bound.body) if isinstance(s, While)})
+    if not lines:
+        return properties
+    rest = [p for p in properties if p.name != "progress"]
+    before = next(p for p in properties if p.name == "progress")
+    if endless:
+        return [*rest, Property("progress", "refuted", "data that the kernel admits", endless[0].rule)]
+    if open_end or (before.verdict == "proved" and not ctx.derived.witnesses):
+        return [*rest, Property("progress", "undecided", "random data", open_end or ctx.derived.no_shape)]
+    if before.verdict == "proved":
+        where = f"while at line {', '.join(map(str, lines))}"
+        shapes = f"{len(ctx.derived.witnesses)} witness shapes"
+        return [*rest, replace(before, verdict="checked", scope=shapes, reason=f"{where} ends there, and on random data")]
+    return properties
 
 
 def _resource_property(found: Iterable[Diagnostic]) -> Property:

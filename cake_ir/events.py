@@ -110,6 +110,32 @@ class SkeletonLimit(Exception):
             self.span, self.rounds = span, rounds
 
 
+class Endless(SkeletonLimit):
+    """A loop (at span) that never ends: a `while` whose rounds repeat, so that from here on nothing that it reads changes, or
+    a `range` whose step is not positive."""
+
+    def __init__(self, why: str = "its rounds come to repeat with the condition still true") -> None:
+        super().__init__()
+        self.why = why
+
+    def inside(self, span: Span, rounds: int) -> None:
+        """The innermost loop is the one that does not end."""
+        self.span = self.span or span
+
+
+def steps(start: int, stop: int, step: int, span: Span) -> range:
+    """What a loop runs over. Raises Endless: the device adds the step until the stop is reached."""
+    if step < 1 and start < stop:
+        fault = Endless(f"its step is {step}")
+        fault.inside(span, 0)
+        raise fault
+    return range(start, stop, max(1, step))
+
+
+SETTLED = 16
+"""Rounds of a `while` after which two equal ones in a row mean that it does not end."""
+
+
 class AssumeViolated(Exception):
     """The oracle's data contradict an `assume`; the witness says nothing."""
 

@@ -37,7 +37,7 @@ from cake_ir.bound import (
     walk,
 )
 from cake_ir.effort import spend
-from cake_ir.events import AssumeViolated, DataOracle, SkeletonLimit, fragments
+from cake_ir.events import SETTLED, AssumeViolated, DataOracle, Endless, SkeletonLimit, fragments, steps
 from cake_ir.memo import memo
 from cake_ir.skeleton import Skeleton, compile_skeleton, grows, set_scalar
 
@@ -326,7 +326,7 @@ class Rehearsal:
 
         def loop(c: _Run) -> None:
             env = c.env
-            rounds = range(start(env), stop(env), step_by(env))
+            rounds = steps(start(env), stop(env), step_by(env), span)
             outer, done, ran = c.direct, 0, 0
             n = max(0, -((rounds.start - rounds.stop) // rounds.step))  # len() has an upper bound
             try:
@@ -366,7 +366,7 @@ class Rehearsal:
         by_data, cond, span = self.skeleton._depends(s.cond), compile_sx(s.cond), s.span
 
         def loop(c: _Run) -> None:
-            outer, rounds, at = c.direct, 0, 0
+            outer, rounds, at, known = c.direct, 0, 0, None
             try:
                 while True:
                     c.direct = False
@@ -376,6 +376,10 @@ class Rehearsal:
                         c.steps = at + 1
                     if not (rounds < c.oracle.rounds if by_data else cond(c.env)):
                         break
+                    if rounds >= SETTLED and not by_data:
+                        if c.env == known:
+                            raise Endless
+                        known = c.env.copy()
                     at = rounds
                     c.direct = False
                     for step in body:

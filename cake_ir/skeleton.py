@@ -36,15 +36,18 @@ from cake_ir.bound import (
 )
 from cake_ir.effort import spend
 from cake_ir.events import (
+    SETTLED,
     AgentTrace,
     AssumeViolated,
     BarAt,
     DataOracle,
+    Endless,
     Event,
     RegionAt,
     SkeletonLimit,
     ViewAt,
     fragments,
+    steps,
     tainted_scalars,
     tracked_fragments,
 )
@@ -251,7 +254,7 @@ class Skeleton:
         def loop(c: _Run) -> None:
             env, path, budget = c.env, c.path, c.budget
             path.append(0)
-            rounds = range(start(env), stop(env), step_by(env))
+            rounds = steps(start(env), stop(env), step_by(env), s.span)
             i = rounds.start
             try:
                 for i in rounds:
@@ -276,13 +279,17 @@ class Skeleton:
 
         def loop(c: _Run) -> None:
             c.path.append(0)
-            rounds = 0
+            rounds, before = 0, None
             try:
                 while True:
                     for step in prelude:
                         step(c)
                     if not (rounds < c.oracle.rounds if by_data else cond(c.env)):
                         break
+                    if rounds >= SETTLED and not by_data:
+                        if c.env == before:
+                            raise Endless
+                        before = c.env.copy()
                     c.path[-1] = rounds
                     for step in body:
                         step(c)

@@ -13,6 +13,7 @@ import numpy as np
 
 from analyses.value import ops_copy, ops_global, ops_matrix, ops_registers, ops_sync
 from analyses.value.barriers import WaitUntil
+from analyses.value.carried import carried
 from analyses.value.exprs import fit, scalar, vector
 from analyses.value.faults import PoisonUse, ValueFault
 from analyses.value.formats import poison
@@ -37,10 +38,10 @@ from cake_ir.bound import (
     While,
     walk,
 )
+from cake_ir.events import SETTLED, Endless, steps
 
 Item = tuple[Any, bool, Callable[[Agent], Any]]
 SILENT = {"griddep_wait", "griddep_launch"}
-MAX_ROUNDS = 1_000_000
 
 HANDLERS: dict[str, Callable[["Compiler", Op], tuple[bool, Callable[[Agent], Any]]]] = {
     **ops_copy.HANDLERS,
@@ -162,12 +163,19 @@ class Compiler:
         if not items:
             return None
         start, stop, step, slot = scalar(s.start), scalar(s.stop), scalar(s.step), s.var.slot
+
+        def rounds(ag: Agent) -> range:
+            try:
+                return steps(start(ag.env), stop(ag.env), step(ag.env), s.span)
+            except Endless as fault:
+                raise ag.fault("endless", f"this loop never ends: {fault.why}") from fault
+
         if not any(g for _, g, _ in items):
             body = [(st, f) for st, _, f in items]
 
             def plain(ag: Agent) -> None:
                 env = ag.env
-                for i in range(start(env), stop(env), step(env)):
+                for i in rounds(ag):
                     env[slot] = i
                     for st, f in body:
                         ag.at = st
@@ -177,7 +185,7 @@ class Compiler:
 
         def loop(ag: Agent) -> Iterator[Any]:
             env = ag.env
-            for i in range(start(env), stop(env), step(env)):
+            for i in rounds(ag):
                 env[slot] = i
                 for st, is_gen, f in items:
                     ag.at = st
@@ -190,18 +198,33 @@ class Compiler:
 
     def _while(self, s: While) -> Item:
         prelude, body, cond = self.block(s.prelude), self.block(s.body), scalar(s.cond)
+        decides, limit = carried(s), self.machine.rounds
 
         def loop(ag: Agent) -> Iterator[Any]:
-            for _ in range(MAX_ROUNDS):
+            before = None
+            for n in range(limit):
                 yield from run_items(prelude, ag)
                 ag.at = s
                 if not cond(ag.env):
                     return
+                if n >= SETTLED and not decides.memory:
+                    now = self.state(ag, decides.names)
+                    if now == before:
+                        raise ag.fault("endless", "the rounds of this while repeat, with its condition still true")
+                    before = now
+                self.machine.entered.add(s.span)
                 yield from run_items(body, ag)
             ag.at = s
-            raise ag.fault("deadlock", f"while has not ended after {MAX_ROUNDS} rounds")
+            raise ag.fault("deadlock", f"while has not ended after {limit} rounds")
 
         return (s, True, loop)
+
+    def state(self, ag: Agent, names: tuple[Any, ...]) -> list[Any]:
+        """The values of scalars and fragments, comparable bit by bit."""
+        held = [ag.frags[self.slots[v]] for v in names if isinstance(v, Fragment)]
+        return [repr(ag.env[v.slot]) for v in names if not isinstance(v, Fragment)] + [
+            part.tobytes() for f in held for part in (f.data, np.asarray(f.undef))
+        ]
 
     def _if(self, s: If) -> Item | None:
         then, orelse, cond = self.block(s.then), self.block(s.orelse), scalar(s.cond)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from analyses.value.carried import MAX_ROUNDS
 from analyses.value.exprs import POISON, Scalar, native, scalar
 from analyses.value.faults import PoisonUse, ValueFault
 from cake_ir.bound import (
@@ -32,6 +33,7 @@ from cake_ir.bound import (
     While,
     walk,
 )
+from cake_ir.events import Endless, steps
 
 _ARRIVING = {
     "arrive",
@@ -171,7 +173,9 @@ class Skeleton:
         def loop(run: _Run) -> None:
             env = run.env
             try:
-                bounds = range(start(env), stop(env), step(env))
+                bounds = steps(start(env), stop(env), step(env), s.span)
+            except Endless as fault:
+                raise ValueFault("endless", f"this loop never ends: {fault.why}", s.span) from None
             except PoisonUse:
                 if critical:
                     raise ValueFault(
@@ -217,13 +221,14 @@ class Skeleton:
 
         def loop(run: _Run) -> None:
             try:
-                while True:
+                for _ in range(MAX_ROUNDS):
                     if prelude is not None:
                         prelude(run)
                     if not cond(run.env):
                         return
                     if inner is not None:
                         inner(run)
+                raise ValueFault("deadlock", f"while has not ended after {MAX_ROUNDS} rounds", s.span)
             except PoisonUse:
                 if critical:
                     raise ValueFault(

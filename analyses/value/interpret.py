@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from analyses.value.carried import MAX_ROUNDS
 from analyses.value.compile import Compiler
 from analyses.value.exprs import POISON, round_scalar, scalar
 from analyses.value.facts import Skeleton, reader
@@ -19,6 +20,7 @@ from analyses.value.formats import np_dtype
 from analyses.value.machine import Agent, Cta, FragState, Machine
 from analyses.value.memory import GlobalTensor, MemoryMap
 from cake_ir.bound import SX, BoundKernel, Op, SConst, SOp, SVar, Tensor, walk
+from cake_ir.diagnostics import Span
 
 MAX_CTAS = 65536
 
@@ -31,15 +33,19 @@ def interpret(
     schedule: str = "greedy",
     sms: int = 4,
     undefined: Collection[str] = (),
+    rounds: int = MAX_ROUNDS,
+    entered: set[Span] | None = None,
 ) -> dict[str, np.ndarray]:
     """Outputs (Out and InOut tensors) by name.
 
     tensors: In, Const and InOut arrays by name, in the tensors' dtypes (or same-width integers for fp8/bf16 bits);
     Out arrays give only their shape. scalars: kernel scalars, and dimension symbols that no array determines. sms:
-    `device.sms`. undefined: InOut tensors (workspaces) whose contents are poison at the start. Raises ValueFault.
+    `device.sms`. undefined: InOut tensors (workspaces) whose contents are poison at the start. rounds: after which a `while`
+    counts as stuck. entered: gets the spans of the whiles whose body ran. Raises ValueFault.
     """
     with np.errstate(all="ignore"):
-        return _Launch(bound, dict(tensors), dict(scalars or {}), schedule, sms, frozenset(undefined)).run()
+        launch = _Launch(bound, dict(tensors), dict(scalars or {}), schedule, sms, frozenset(undefined))
+        return launch.run(rounds, set() if entered is None else entered)
 
 
 class _Launch:
@@ -132,7 +138,7 @@ class _Launch:
                 a = np.ascontiguousarray(a).view(nd)
         return GlobalTensor(t, shape, a, undefined)
 
-    def run(self) -> dict[str, np.ndarray]:
+    def run(self, rounds: int, entered: set[Span]) -> dict[str, np.ndarray]:
         bound = self.bound
         grid, cluster = int(scalar(bound.launch.ctas)(self.env)), bound.launch.cluster
         if grid < 0 or grid % cluster or grid > MAX_CTAS:
@@ -142,7 +148,7 @@ class _Launch:
                 bound.launch.span,
             )
         machine = Machine(bound, self.tensors, MemoryMap(bound), self.schedule)
-        machine.grid = grid
+        machine.grid, machine.rounds, machine.entered = grid, rounds, entered
         compiler = Compiler(machine)
         skeleton = Skeleton(
             bound, reader({n: t.data for n, t in self.tensors.items() if t.tensor.direction in ("In", "Const")})

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analyses.value.barriers import Meeting, Ring
+from analyses.value.carried import MAX_ROUNDS
 from analyses.value.facts import Counts
 from analyses.value.faults import PoisonUse, ValueFault
 from analyses.value.formats import Mask, poison
@@ -243,6 +244,8 @@ class Machine:
         self.seq = 0
         self.counted: dict[Any, int] = {}
         self.grid = 0
+        self.rounds = MAX_ROUNDS
+        self.entered: set[Span] = set()  # whiles whose body has run
         self.proxied = any(a.proxy == "async" for s in walk(bound.body) if isinstance(s, Op) for a in s.decl.accesses)
         self.refilled = memory.overlapping(_async_written(bound))
         self.grid_meetings: dict[Any, Meeting] = {}

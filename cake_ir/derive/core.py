@@ -8,10 +8,10 @@ from cake_ir.derive.findings import contract
 from cake_ir.derive.maps import guards, tensor_maps
 from cake_ir.derive.memory import memory_map, uses_op
 from cake_ir.derive.model import Derived, LaunchFacts, NamedKey, RegisterChange
-from cake_ir.diagnostics import Diagnostic, Related, Subject, error
+from cake_ir.diagnostics import Diagnostic, Related, Span, Subject, error
 from cake_ir.memo import memo
 from cake_ir.skeleton import SkeletonLimit
-from cake_ir.witness import WitnessSet, witnesses
+from cake_ir.witness import Witness, WitnessSet, witnesses
 
 REGISTER_FILE = 65_536
 MAX_REGISTERS = 255
@@ -32,8 +32,11 @@ def _derive(bound: BoundKernel) -> Derived:
         tally = arr.count(bound, chosen.witnesses)
     except SkeletonLimit:
         chosen, tally = WitnessSet((), (), ("the control skeleton is longer than the limit",)), arr.Tally()
+    if chosen.endless is not None:
+        diagnostics.append(_endless(bound, *chosen.endless))
     if not chosen.witnesses:
-        diagnostics.append(_no_witness(bound, chosen))
+        if chosen.endless is None:
+            diagnostics.append(_no_witness(bound, chosen))
         counts, sizes = {b: 1 for b in bound.barriers if b.kind == "mbarrier"}, {}
     else:
         counts, sizes, found = arr.settle(bound, tally)
@@ -84,6 +87,18 @@ def _no_witness(bound: BoundKernel, chosen: WitnessSet) -> Diagnostic:
         related=() if chosen.too_long is None else (Related(span=chosen.too_long, message="this loop runs too long"),),
     )
     return found if bound.barriers or not long else found.model_copy(update={"severity": "warning"})
+
+
+def _endless(bound: BoundKernel, at: Span, why: str, shape: Witness) -> Diagnostic:
+    """A loop that does not end on some shape."""
+    return error(
+        "sync/endless-loop",
+        "safety",
+        f"this loop never ends: {why} [{shape.describe()}]",
+        at,
+        contract=contract("sync/endless-loop"),
+        subject=Subject(kernel=bound.name),
+    )
 
 
 def launch_facts(bound: BoundKernel) -> LaunchFacts:

@@ -21,6 +21,7 @@ CONTRACTS: Final[dict[str, str]] = {
     "derive/named-index": "The index of a named barrier lies between 0 and the declared number.",
     "derive/overlay-too-large": "An overlay fits into the buffer it lies over.",
     "derive/overlay-alignment": "A swizzled tile starts at a multiple of its swizzle period.",
+    "sync/endless-loop": "Every loop comes to its end: the condition of a `while` becomes false, the step of a `range` is positive.",
     "sync/phase-drift": "Use numbers that restart agree with the phase the barrier slot is really in.",
 }
 

@@ -144,6 +144,14 @@ def _tcgen05(call: Call) -> list[Any]:
             "acc",
         )
     step = _input_types(call, a.buffer.dtype, b.buffer.dtype)
+    if len(acc.shape) != 2 or acc.shape[0] != 128 or acc.transposed:
+        call.fail(
+            "hardware/tcgen05-shape",
+            f"the accumulator is a tile of 128 lanes and N columns; this view of '{acc.buffer.name}' is "
+            f"{list(acc.shape)}{', transposed' if acc.transposed else ''}",
+            "acc",
+            "PTX ISA, tcgen05: Matrix Shape; M = 128 of each CTA takes all lanes of tensor memory.",
+        )
     n = acc.shape[1]
     grain = 16 if group == 2 else 8
     if n % grain or not grain <= n <= 256:

@@ -180,6 +180,17 @@ def test_sketches_and_corpus_bind(path: Path) -> None:
             assert result.bound is not None, [d.render() for d in result.diagnostics]
 
 
+@pytest.mark.parametrize("view", ["acc_t[t][0]", "acc_t[t].T", "acc_t[t].rows(0, 64)", "acc_t[t].rows(64, 64)"])
+def test_tcgen05_accumulators_are_whole_tiles(view: str) -> None:
+    text = next(p for p in KERNELS if p.stem == "gemm_sm100").read_text()
+    edited = text.replace("tcgen05_mma(acc_t[t],", f"tcgen05_mma({view},")
+    assert edited != text
+    file = parse(edited).file
+    assert file is not None
+    result = bind(file, {}, "sm_100a")
+    assert [d.rule for d in result.diagnostics] == ["hardware/tcgen05-shape"]
+
+
 def test_every_op_has_a_typing_check() -> None:
     assert set(CHECKS) == set(registry())
 
