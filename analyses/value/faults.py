@@ -57,7 +57,6 @@ CONTRACTS = {
     "tx": "The bytes announced by expect are the bytes that the copies deliver.",
     "deadlock": "Every agent ends.",
     "endless": "Every loop ends.",
-    "endless": "Every loop ends.",
     "bounds": "Indices lie inside the tensor; region starts are not negative; views lie inside their buffer.",
     "tma-coordinate": "A tensor copy starts at a multiple of 16 bytes of the innermost dimension.",
     "assume": "Assumed facts hold for the data.",
