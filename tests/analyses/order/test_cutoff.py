@@ -13,12 +13,16 @@ from analyses.order import check_order, cutoff
 from analyses.order.log import Log
 from analyses.order.machine import Machine
 from analyses.order.premises import Broken, premises
+from cake_ir import bind, parse
 from cake_ir.bound import BoundKernel
 from cake_ir.derive import Derived, derive
 from cake_ir.skeleton import SkeletonLimit
 from cake_ir.witness import Witness, traces
 from tests.analyses.hazard_table.cases import source
+from tests.analyses.order.drawn import program
 from tests.analyses.order.programs import SPLIT_K, base, bound, edit
+from tests.mutation.mutants import mutations, text_of
+from tests.mutation.subjects import subjects
 
 ORDER = ("progress", "barrier protocol", "cluster lifetime", "data order", "arrival counts", "expected bytes")
 B0, B1, B2 = source("b0"), source("b1"), source("b2")
@@ -290,3 +294,44 @@ def test_runs_show_what_a_proof_would_hide(old: str, new: str) -> None:
     with pytest.raises(Broken, match="the runs show"):
         for trips in cutoff.trip_counts(shape):
             cutoff.run(cutoff.joined(kernel), derived, shape, trips, [False, True])
+
+
+def hold_beyond(kernel: BoundKernel, derived: Derived, draw: random.Random) -> bool:
+    """Whether the kernel is proved; then it is run at larger trip counts as well, which must show nothing."""
+    result = check_order(kernel, derived, prove=True)
+    if result.cutoff is None or not result.cutoff.holds:
+        return False
+    read = cutoff.joined(kernel)
+    shape = premises(read)
+    wide = (12, 18) if len(shape.loops) == 2 else (45,)
+    for _ in range(2):
+        trips = tuple(draw.randint(low, high) for low, high in zip(shape.least, wide, strict=False))
+        cutoff.run(read, derived, shape, trips, [False, True])
+    return True
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drawn_programs_that_are_proved_hold_beyond_the_cutoff(seed: int) -> None:
+    draw = random.Random(seed)
+    proved = refuted = 0
+    for _ in range(16):
+        kernel, derived = facts(program(draw))
+        held = derived.ok and hold_beyond(kernel, derived, draw)
+        proved += held
+        refuted += not held
+    assert proved >= 2 and refuted >= 2
+
+
+def test_mutants_that_are_proved_hold_beyond_the_cutoff() -> None:
+    subject = next(s for s in subjects() if s.name == "sketch/02_kmeans_sm90/kmeans_assign")
+    draw = random.Random(11)
+    mutants = list(mutations(subject))
+    draw.shuffle(mutants)
+    proved = 0
+    for m in mutants[:40]:
+        parsed = parse(text_of(m))
+        assert parsed.file is not None
+        kernel = bind(parsed.file, dict(subject.bindings[0]), subject.target).bound
+        if kernel is not None and (derived := derive(kernel)).ok:
+            proved += hold_beyond(kernel, derived, draw)
+    assert proved >= 3
