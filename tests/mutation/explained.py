@@ -88,6 +88,7 @@ LAWS: dict[str, Law] = {
     "hardware/cluster-rank": Law("PTX ISA, mapa: the rank lies inside the cluster", _LIMIT),
     "hardware/reduction-crosses-warps": Law("PTX ISA, shfl.sync: lanes of one warp", _FORM),
     "hardware/feature-missing": Law("PTX ISA, target notes of each instruction", _FORM),
+    "derive/named-ids": Law("PTX ISA, bar, barrier: 16 named barriers per CTA", _LIMIT),
     "data/proxy-fence-global": Law("PTX ISA, Proxies", "global memory is not split by proxy here"),
     "sync/wait-not-converged": Law(
         "PTX ISA, .aligned instructions need all threads converged", "agents of the value reading are whole units"
@@ -109,7 +110,8 @@ LAWS: dict[str, Law] = {
     ),
     "language/where-unsatisfied": Law("Cake: a binding satisfies `where`", "not run"),
     "schedule/grid-not-divisible": Law(
-        "CUDA programming guide, clusters: the grid is a multiple of the cluster", "all launches of the judge happen to divide"
+        "CUDA programming guide, clusters: the grid is a multiple of the cluster",
+        "all launches of the judge happen to divide",
     ),
     "sync/named-left-open": Law(
         "PTX ISA, bar, barrier: a barrier is re-initialised by its completion alone",
@@ -120,7 +122,8 @@ LAWS: dict[str, Law] = {
 
 @dataclass(frozen=True)
 class EditLaw(Law):
-    """A law for one kind of edit: the rules that it may be found by, the kind and ops edited, words of the description."""
+    """A law for one kind of edit: the rules that it may be found by (any, if none is named), the kind and ops edited, words of the
+    description."""
 
     rules: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
@@ -148,6 +151,12 @@ EDIT_LAWS: dict[str, EditLaw] = {
         ops=("wait",),
         words="by one thread",
     ),
+    "a wider where": EditLaw(
+        "Cake: an accepted program is right for every shape that its `where` admits",
+        "the finding names a shape that the removed fact excluded; the judge's launches all keep the fact",
+        kinds=("extent",),
+        ops=("where",),
+    ),
 }  # fmt: skip
 
 
@@ -157,6 +166,6 @@ def law(rules: list[str], kind: str = "", op: str = "", what: str = "") -> str |
     if found is not None:
         return found
     for name, e in EDIT_LAWS.items():
-        if set(rules) & set(e.rules) and kind in e.kinds and op in e.ops and e.words in what:
+        if rules and (not e.rules or set(rules) & set(e.rules)) and kind in e.kinds and op in e.ops and e.words in what:
             return name
     return None

@@ -191,7 +191,7 @@ def subjects() -> tuple[Subject, ...]:
         _sketch("08_knn_sm90", "knn_merge", {}, (lambda: neighbours(*KNN)[1], 4),
                 (lambda: neighbours(3, 20, 64, 1, 10)[1], 4)),
         _sketch("09_moe_fp8_sm90", "moe_up", {"STAGES": 2}, (lambda: up(ROUTE, 256, 128), 2),
-                (lambda: up(ROUTE, 768, 128), 4), (lambda: up(FEW, 128, 128), 2), ragged=True),
+                (lambda: up(ROUTE, 768, 128), 4), (lambda: up(FEW, 128, 256), 2), ragged=True),
         _sketch("09_moe_fp8_sm90", "moe_down", {"STAGES": 2}, (lambda: _mid(384), 2),
                 (lambda: _mid(128), 4), ordered=False),
         _sketch("10_tinygemm_sm90", "tinygemm", {"STAGES": 4, "SPLIT": 2, "BK": 64},
