@@ -4,7 +4,8 @@ An agent is one role instance (or one warp inside `warps()`), a Python generator
 ops are engine ops with one or two delayed steps; they run when the schedule lets them, not when they are issued.
 Schedules (deterministic): greedy (agents run until they block; engines move, oldest first, only when all agents are
 blocked) | eager (engines move before any agent) | random:SEED | starve:ROLE[.INSTANCE] | late:ENGINE (tma store
-cp_async wgmma tcgen05).
+cp_async wgmma tcgen05). Tensor memory is accessed by the wait of its load or store, under eager when that is issued,
+under random at either.
 """
 
 from __future__ import annotations
@@ -321,6 +322,10 @@ class Machine:
         self.agents.append(agent)
 
     # ---- scheduling --------------------------------------------------------------------------------------------------
+
+    def at_once(self) -> bool:
+        """Whether a load or store of tensor memory is done when it is issued; otherwise its wait does it."""
+        return self.mode == "eager" or (self.mode == "random" and self.random.random() < 0.5)
 
     def run(self) -> None:
         """Until every agent has ended and every engine is idle; raises ValueFault."""

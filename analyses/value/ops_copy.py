@@ -322,14 +322,19 @@ def _tmem_load(c: Any, op: Op) -> Compiled:
         st.pending += 1
         stmt = ag.at
 
-        def arrive() -> None:
+        def read() -> tuple[Any, Any]:
             data, undef = memory.read(dtype, idx)
             if undef is not None:
                 now, ag.at = ag.at, stmt
                 ag.hint(f"tmem_load reads columns of {where_is(view)} that nothing has written yet")
                 ag.at = now
+            return data, undef
+
+        at_once = read() if ag.machine.at_once() else None
+
+        def arrive() -> None:
             st.pending -= 1
-            st.data, st.undef = data, undef
+            st.data, st.undef = at_once or read()
 
         ag.tmem_loads.append(arrive)
 
@@ -344,7 +349,10 @@ def _tmem_store(c: Any, op: Op) -> Compiled:
     def issue(ag: Agent) -> None:
         _, memory, idx = at(ag)
         data, undef = value(ag)
-        ag.tmem_stores.append(lambda: memory.write(dtype, idx, data, undef))
+        if ag.machine.at_once():
+            memory.write(dtype, idx, data, undef)
+        else:
+            ag.tmem_stores.append(lambda: memory.write(dtype, idx, data, undef))
 
     return False, issue
 

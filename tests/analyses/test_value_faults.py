@@ -140,6 +140,14 @@ FAULTS: dict[str, tuple[Program, list[tuple[str, str]], dict[str, str]]] = {
         [("wait(drained[t - 2])", "wait(drained[t - 3])")],
         {"late:store": "lag wrong"},
     ),
+    "tmem load before the product is done": (
+        GEMM100,
+        [
+            ("            wait(done[t])\n", ""),
+            ("                tmem_load_wait()\n", "                wait(done[t])\n                tmem_load_wait()\n"),
+        ],
+        {"eager": "poison wrong"},
+    ),
     "tmem load not awaited": (GEMM100, [("                tmem_load_wait()\n", "")], {"greedy": "pending-register"}),
     "drained too early": (GEMM100, [("if j == BN // 64 - 1:", "if j == 0:")], {"starve:epi": "wrong lag"}),
     "peer's epilogue not counted": (GEMM100, [("drained[t].on(0)", "drained[t]")], {"late:store": "wrong lag"}),
