@@ -74,9 +74,24 @@ def signature(c: Context) -> None:
             strides.append(E.index(c, e.stride, "a stride") if e.stride is not None else None)
         if not extents:
             c.fail("language/rank", f"tensor '{t.name}' has no dimensions", t.span)
+        _extent_range(c, t, extents, strides)
         tensor = B.Tensor(t.name, t.direction, dtype, tuple(extents), tuple(strides), t.span)
         c.tensors[t.name] = tensor
         c.define(t.name, tensor)
+
+
+def _extent_range(c: Context, t: S.TensorParam, extents: list[Any], strides: list[Any]) -> None:
+    """Extents are positive i32; strides do not step back, and what is written does not lie on itself."""
+    least = 0 if t.direction in ("In", "Const") else 1
+    for e, size, stride in zip(t.extents, extents, strides, strict=True):
+        if isinstance(size, B.SConst) and not 1 <= size.value <= 2**31 - 1:
+            c.fail("language/extent-range", f"an extent of '{t.name}' is {size.value}; extents are 1 .. 2^31 - 1", e.span)
+        if isinstance(stride, B.SConst) and stride.value < least:
+            c.fail(
+                "language/extent-range",
+                f"a stride of '{t.name}' is {stride.value}; a tensor that is {t.direction} takes strides from {least} on",
+                e.span,
+            )
 
 
 def _names(node: Any) -> set[str]:
@@ -128,7 +143,16 @@ def launch(c: Context, call: S.Call) -> None:
     if per_sm < 1 or per_sm > c.target.fact("blocks_per_sm").value:
         c.report("hardware/ctas-per-sm", f"ctas_per_sm={per_sm} is not possible on {c.target.name}", call.span)
         per_sm = 1
-    c.launch = B.Launch(E.index(c, args["ctas"], "the number of CTAs"), cluster, per_sm, call.span)
+    ctas = E.index(c, args["ctas"], "the number of CTAs")
+    most = c.target.value("max_grid_x")
+    if isinstance(ctas, B.SConst) and not 0 <= ctas.value <= most:
+        c.report(
+            "hardware/grid-size",
+            f"ctas={ctas.value}; a grid has 0 .. {most} CTAs",
+            call.span,
+            contract="CUDA programming guide, technical specifications: the x dimension of a grid is at most 2^31 - 1.",
+        )
+    c.launch = B.Launch(ctas, cluster, per_sm, call.span)
     if cluster == 1:
         # the plain form: a rank of 0, a cluster per CTA
         c.scopes[0].names["cluster_rank"] = ZERO

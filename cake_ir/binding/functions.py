@@ -119,8 +119,10 @@ def _cast(c: Context, name: str, node: S.Call) -> Any:
     from cake_ir.binding import expr as E
 
     x, dtype = E.expr(c, node.args[0]), E.expr(c, node.args[1])
-    if not isinstance(dtype, DType) or dtype.name not in _CASTS | {"u32"}:
+    if not isinstance(dtype, DType):
         c.fail("language/type", f"{name}() needs a dtype second", node.args[1].span)
+    if dtype.name not in _CASTS | {"u32"}:
+        c.fail("language/type", f"{name}() to {dtype} is not offered", node.args[1].span)
     if name == "bitcast":
         if not is_vx(x) or x.type.dtype.bits != dtype.bits:
             c.fail("language/type", "bitcast() keeps the width: a register tile and a dtype of equal bits", node.span)
@@ -143,8 +145,10 @@ def _cast(c: Context, name: str, node: S.Call) -> Any:
     if x.type.dtype is dtype:
         return x
     narrow = x.type.dtype.bits < 32 and dtype.bits < 32
-    if narrow or ({x.type.dtype.kind, dtype.kind} == {"i", "f"} and 32 not in (x.type.dtype.bits,)):
-        c.fail("language/type", f"no conversion {x.type.dtype} -> {dtype}; go through f32", node.span)
+    integer = x.type.dtype.kind in "iu" and dtype.kind == "f" and x.type.dtype.bits == 64
+    if narrow or integer:
+        by = "i32" if integer else "f32"
+        c.fail("language/type", f"no conversion {x.type.dtype} -> {dtype}; go through {by}", node.span)
     if x.type.layout.name in ("mma_a", "mma_b", "wgmma_a") and x.type.dtype.bits != dtype.bits:
         c.fail(
             "language/type",

@@ -253,14 +253,16 @@ class Tiles:
         if source in ("bf16", "f16", "e4m3", "e5m2") and isinstance(arg, VFrag):
             table = self.slots_of(arg)
             wide = f"{use(source + '_at')}({self.name(arg.frag)}, {fit([table[s] for s in slots])})"
-        elif source in ("bf16", "f16"):
+        elif source in ("bf16", "f16", "e4m3", "e5m2"):
             wide = f"{use(source + '_bits')}({self.text(arg, slots)})"
+        elif source == "i8":  # bytes are kept without their sign
+            wide = f"static_cast<int>(static_cast<signed char>({self.text(arg, slots)}))"
         else:
             wide = self.text(arg, slots)
         if target in ("f32", "tf32"):
             return (
                 f"__int2float_rn({wide})"
-                if source in ("i32", "bool")
+                if source in ("i32", "i8", "bool")
                 else f"__uint2float_rn({wide})"
                 if source == "u32"
                 else wide

@@ -67,6 +67,16 @@ TEXT: dict[str, str] = {
     "byte_at": _D
     + """u32 byte_at(const u32* x, int i) { return (x[i >> 2] >> (8 * (i & 3))) & 0xffu; }
 """,
+    "e4m3_bits": _D
+    + """float e4m3_bits(u32 bits) {
+  u32 pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<u16>(bits)));
+  return f16_bits(static_cast<u16>(pair & 0xffffu));
+}
+""",
+    "e5m2_bits": _D
+    + """float e5m2_bits(u32 bits) { return f16_bits(static_cast<u16>(bits << 8)); }
+""",
     "e4m3_at": _D
     + """float e4m3_at(const u32* x, int i) {
   u32 pair;
@@ -100,4 +110,5 @@ TEXT: dict[str, str] = {
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "f16_at": ("f16_bits",), "e4m3_at": ("f16_bits",), "e5m2_at": ("f16_bits", "byte_at"),
+    "e4m3_bits": ("f16_bits",), "e5m2_bits": ("f16_bits",),
 }  # fmt: skip

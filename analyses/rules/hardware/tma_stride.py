@@ -1,5 +1,6 @@
 """**Checks.** Strides of tensors that TMA, bulk copies or cp.async move, in bytes, are multiples of 16 when the text or
-`where` makes them static. Symbolic strides become a launch guard, unless `where(K % 8 == 0)` proves them.
+`where` makes them static; those in tensor maps are less than 2^40.
+Symbolic strides become a launch guard, unless `where(K % 8 == 0)` proves them.
 
 **Why.** The map cannot be encoded, or (for copies without a map) the access faults as misaligned.
 """
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from analyses.context import Context
 from analyses.rules import Rule
 from cake_ir.bound import SConst
+from cake_ir.derive.maps import TMA_OPS, stride
 from cake_ir.diagnostics import Diagnostic
 
 RULE = Rule(
@@ -84,3 +86,29 @@ def check(ctx: Context) -> Iterator[Diagnostic]:
                 related=((g.tensor.span, f"'{g.tensor.name}' is declared here"),),
                 resource=g.tensor.name,
             )
+    yield from _too_far(ctx)
+
+
+def _too_far(ctx: Context) -> Iterator[Diagnostic]:
+    """Strides that do not fit into a tensor map; where only the shape decides, encoding the map refuses them."""
+    seen: set[tuple[str, int]] = set()
+    for op in ctx.named(*TMA_OPS):
+        tensor = op.operands["region"].tensor
+        most = ctx.bound.target.value("tma_stride_max")
+        for dim in range(len(tensor.extents) - 1):
+            value = stride(tensor, dim)
+            if not isinstance(value, SConst) or (tensor.name, dim) in seen:
+                continue
+            size = int(value.value) * tensor.dtype.bits // 8
+            if size > most:
+                seen.add((tensor.name, dim))
+                yield ctx.finding(
+                    RULE.id,
+                    "error",
+                    f"dimension {dim} of '{tensor.name}' has a stride of {size} B; a tensor map takes at most {most} B",
+                    op.span,
+                    contract="Driver API, tensor map: strides are less than 2^40 bytes.",
+                    related=((tensor.span, f"'{tensor.name}' is declared here"),),
+                    resource=tensor.name,
+                    op=op.name,
+                )

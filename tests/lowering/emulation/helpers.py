@@ -38,6 +38,7 @@ FIXED = {
     "log2": "inline float log2(float x) { return std::log2(x); }",
     "pack_bf16": "inline u32 pack_bf16(float a, float b) { return host::to_bf16(a) | host::to_bf16(b) << 16; }",
     "pack_f16": "inline u32 pack_f16(float a, float b) { return host::to_f16(a) | host::to_f16(b) << 16; }",
+    "byte_at": "inline u32 byte_at(const u32* x, int i) { return x[i / 4] >> 8 * (i % 4) & 0xffu; }",
     "half_at": "inline u32 half_at(const u32* x, int i) { return x[i / 2] >> 16 * (i % 2) & 0xffffu; }",
     "bf16_at": "inline float bf16_at(const u32* x, int i) { return host::bf16(x[i / 2] >> 16 * (i % 2) & 0xffffu); }",
     "f16_at": "inline float f16_at(const u32* x, int i) { return host::f16(x[i / 2] >> 16 * (i % 2) & 0xffffu); }",

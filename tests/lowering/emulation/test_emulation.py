@@ -197,3 +197,20 @@ def test_accesses_of_less_than_a_register(dtype, numpy, width, tmp_path):
     bound = bind_text(NARROW, T=dtype, V=width)
     run(emit(bound), {"x": x, "y": y, "part": part}, {"M": 3}, None, 1, tmp_path)
     assert (y == x).all() and (part == x[:, 3:67]).all()
+
+
+SIGNED = """
+@kernel(target="sm_90a")
+def k(x: In[i8, M, 64], y: Out[i32, M, 64]):
+    launch(ctas=M)
+    r = role(warp)
+    with r:
+        store(y[cta, :], cast(load(x[cta, :], vec(2).cols[64]), i32))
+"""
+
+
+def test_bytes_keep_their_sign(tmp_path):
+    x = np.random.default_rng(14).integers(-128, 128, (3, 64)).astype(np.int8)
+    y = np.zeros((3, 64), np.int32)
+    run(emit(bind_text(SIGNED)), {"x": x, "y": y}, {"M": 3}, None, 1, tmp_path)
+    assert (y == x).all()
