@@ -321,6 +321,17 @@ def other_receiver(f: Any, d: Diagnostic) -> Iterator[Any]:
             yield from _candidate(f"arrive in this CTA: {plain}", [f.src.replace(s.line, rank.group(0), plain)])
 
 
+def pairs(f: Any, d: Diagnostic) -> Iterator[Any]:
+    """Arrivals at the CTAs of a cluster that stand together elsewhere: of two that stand alone, one moves to the other."""
+    p = Protocol(f, d.span.line)
+    alone = [s for s in suspects(p, d) if s.op in LATE and p.alone(s)]
+    for s in alone:
+        for t in alone:
+            if s is not t and s.bar == t.bar and s.code != t.code:
+                edits = p.moved(s, f.src.after(t.end, "{}", like=t.line), False)
+                yield from _candidate(f"beside its twin: {s.code}", edits)
+
+
 def misplaced(f: Any, d: Diagnostic) -> Iterator[Any]:
     """An op on a barrier away from what the barrier hands over."""
     p = Protocol(f, d.span.line)
@@ -505,7 +516,7 @@ _ORDER = (
     "data/tcgen05-commit-missing",
 )
 FIRST: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(_TRAFFIC, (twice, as_touched, equal_stages, counter_step, other_barrier)),
+    **dict.fromkeys(_TRAFFIC, (pairs, twice, as_touched, equal_stages, counter_step, other_barrier)),
     **dict.fromkeys(_ORDER, (as_touched, equal_stages, counter_step, other_barrier)),
     "derive/named-index": (turn_index,),
 }
