@@ -12,7 +12,7 @@ from cake_ir.binding.scope import POISON, UNIFORM_RANK, Named, Poison, Scope, Si
 from cake_ir.diagnostics import CakeError, Diagnostic, Family, Span, Subject, error
 from cake_ir.layouts import THREADS, TileType
 
-MAX_STATEMENTS = 60_000  # after unrolling; keeps a hostile program from exhausting the server
+MAX_STATEMENTS = 16_000  # after unrolling; keeps a hostile program from exhausting the server
 
 
 class Context:
