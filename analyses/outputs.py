@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from analyses.bounds import decide
-from analyses.regions import UNCLIPPED, RegionFacts, mode_of, region_facts, regions
+from analyses.regions import UNCLIPPED, RegionFacts, distinct_data, mode_of, region_facts, regions
 from analyses.report import Property
 from cake_ir.bound import (
     BoundKernel,
@@ -161,33 +161,40 @@ def _larger(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
 
 
 def _ragged(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
-    """Loaded offsets that rise, so that several groups (sequences, experts) have rows and meet each other: three of them, and an
-    extent that gives each some rows."""
+    """Loaded integers that rise: as offsets of three groups (sequences, experts) that all have rows and meet each other, and as
+    three rows that differ."""
     bound = skeleton.bound
     names = {v: n for n, v in bound.dims.items()}
     loads = [s.operands["src"].tensor for s in skeleton.int_loads if isinstance(s.operands.get("src"), Region)]
     groups = {names[v] for t in loads for x in t.extents[-1:] for v in sx_vars(x) if v in names}
     facts = region_facts(bound)
-    wanted = {
+    chosen = {
         names[x.var]: None
         for t, writers in facts.writers.items()
         for _, r in writers
         for d, x in zip(r.dims, t.extents, strict=True)
-        if isinstance(x, SVar) and x.var in names and names[x.var] not in groups and facts.depends(d.start)
+        if isinstance(x, SVar) and x.var in names and facts.depends(d.start)
     }
     agents = sum(1 if r.unit == "thread" else r.count for r in bound.roles)
-    for name in wanted if groups else ():
+
+    def at(shape: dict[str, int], top: int | None, goal: str) -> Iterator[Witness]:
+        env = skeleton.environment(shape, {}, base.sms)
+        ctas = skeleton.cta_count(env) if skeleton.admits(env) else 0
+        if 0 < ctas * agents <= AGENTS // 4:
+            most = max(int(skeleton._extent[t][-1](env)) for t in loads if t.extents) - 1
+            oracle = replace(base.oracle, pattern="ramp", top=most if top is None else top, rounds=1)
+            yield replace(base, dims=tuple(shape.items()), ctas=(), cta_count=ctas, oracle=oracle, goal=goal)
+
+    for name in chosen if groups else ():
+        if name in groups:
+            yield from at({**base.shape, **dict.fromkeys(groups, 3)}, None, f"three rows of {name}")
+            continue
         for value in (6, 12, 48, 96, 384):
             shape = {**base.shape, **dict.fromkeys(groups, 3), name: value}
-            env = skeleton.environment(shape, {}, base.sms)
-            if not skeleton.admits(env):
-                continue
-            ctas = skeleton.cta_count(env)
-            if 0 < ctas * agents <= AGENTS // 4:
-                oracle = replace(base.oracle, pattern="ramp", top=value, rounds=1)
-                goal = f"{name} in three parts"
-                yield replace(base, dims=tuple(shape.items()), ctas=(), cta_count=ctas, oracle=oracle, goal=goal)
-            break
+            if skeleton.admits(skeleton.environment(shape, {}, base.sms)):
+                yield from at({**shape, name: 3}, None, f"three rows of {name}")
+                yield from at(shape, value, f"{name} in three parts")
+                break
 
 
 def _check(skeleton: _Regions, facts: RegionFacts, w: Witness, writes: bool) -> Iterator[Diagnostic]:
@@ -212,6 +219,7 @@ def _check(skeleton: _Regions, facts: RegionFacts, w: Witness, writes: bool) -> 
     if not writes or facts.announced:
         shared = {}
     last: dict[Tensor, Op] = {}
+    distinct = distinct_data(bound, w)
     skeleton.trail.clear()
     try:
         traces = skeleton.run(w.shape, None, w.sms, w.oracle, ctas, limit=LIMIT)
@@ -246,7 +254,7 @@ def _check(skeleton: _Regions, facts: RegionFacts, w: Witness, writes: bool) -> 
                         text = f"{op.name} touches elements of {t.name} that {other[1]} touches ({other[0].name}), nothing orders the two"
                         yield _finding(bound, RACE, op.span, text, t, w, op, trace, other[0])
                         return
-                if t not in counts or mode_of(op, name) != "write":
+                if t not in counts or mode_of(op, name) != "write" or not (distinct or facts.certain(op, r)):
                     continue
                 part = counts[t][tuple(slice(a, max(a, b)) for a, b in at.dims)]
                 if part.size and part.max():

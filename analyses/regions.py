@@ -17,11 +17,14 @@ from cake_ir.bound import (
     SVar,
     Tensor,
     While,
+    compile_sx,
     sx_vars,
     walk,
 )
 from cake_ir.events import tainted_scalars
 from cake_ir.memo import memo
+from cake_ir.skeleton import compile_skeleton
+from cake_ir.witness import Witness
 
 UNCLIPPED = ("bulk_load", "bulk_store", "bulk_reduce")
 """Ops that move whole rows, whatever the tensor's extents."""
@@ -218,3 +221,14 @@ def announcing(bound: BoundKernel) -> bool:
         )
         for s in walk(bound.body)
     )
+
+
+def distinct_data(bound: BoundKernel, w: Witness) -> bool:
+    """Whether the integers that a witness loads are all different, as rows of a permutation or starts of groups that are not empty
+    are. Two accesses that meet on other data may be kept apart by what the contract says of them."""
+    if w.oracle.pattern != "ramp":
+        return False
+    skeleton = compile_skeleton(bound)
+    env = skeleton.environment(w.shape, {}, w.sms)
+    tensors = [s.operands["src"].tensor for s in skeleton.int_loads if isinstance(s.operands.get("src"), Region)]
+    return all(len(t.extents) == 1 and compile_sx(t.extents[0])(env) - 1 <= w.oracle.top for t in tensors)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from analyses.order import findings as rule
 from analyses.order.log import name_of, root, where
+from analyses.regions import distinct_data, region_facts
 from cake_ir.bound import BoundKernel, Op, Region, Tensor, While, walk
 from cake_ir.skeleton import Event, RegionAt
+from cake_ir.witness import Witness
 
 if TYPE_CHECKING:
     from analyses.order.log import Log
@@ -77,10 +79,12 @@ class Globals:
     bound: BoundKernel
     log: Log
     units: list[Unit]
+    witness: Witness
 
     def begin_globals(self) -> None:
         """Sets up what is followed; nothing is where no tensor is InOut."""
         self.tracked = tracked(self.bound)
+        self.distinct = distinct_data(self.bound, self.witness)
         flags = polls(self.bound)
         self.poll_sites = frozenset(site for site, _ in flags)
         self.flags = frozenset(t for _, t in flags)
@@ -98,6 +102,8 @@ class Globals:
             self.raised(u, e, thread)
         if tensor not in self.memory:
             return
+        if not self.distinct and not region_facts(self.bound).certain(e.node, at.region):
+            return  # elements that data choose; a contract may keep them apart
         spans = at.dims
         if any(d is None for d in spans):
             return  # gathered rows are the data's

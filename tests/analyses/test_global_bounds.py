@@ -193,3 +193,49 @@ def test_what_is_proved_holds_for_all_small_values(seed: int) -> None:
                     values[i] = b // c if op == "//" else b % c if op == "%" else min(b, c)
             assert evaluate(goal, values) >= 0, (goal, x, y, u)
     assert proved
+
+
+SCATTER = """
+@kernel(target="sm_90a")
+def scatter(x: In[bf16, B, 64], to: In[i32, B], y: {direction}[bf16, B, 64]):
+    launch(ctas=B)
+    team = role(warp, count=2)
+    with team as w:
+        p = load(to[cta])
+        assume(0 <= p < B)
+        store(y[{row}, {col}:], load(x[cta, {col}:], vec(1).cols[32]))
+"""
+
+
+@pytest.mark.parametrize("direction", ["Out", "InOut"])
+@pytest.mark.parametrize(("row", "col", "right"), [("p", "32 * w", True), ("p", "0", False), ("cta", "0", False)])
+def test_rows_that_data_choose_are_taken_to_differ(direction: str, row: str, col: str, right: bool) -> None:
+    report = verify_text(SCATTER.format(direction=direction, row=row, col=col))
+    found = rules(report)
+    if right:
+        assert not found, [d.render() for d in report.diagnostics]
+        assert verdict(report, "global races") == ("proved" if direction == "Out" else "undecided")
+    elif row == "cta" or direction == "Out":
+        assert found & {"data/output-written-twice", "data/global-race", "data/output-unwritten"}
+
+
+@pytest.mark.parametrize("order", ["", "sync(team)", "sync(grid)"])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_rows_of_neighbouring_blocks_are_read_after_a_grid_sync_only(order: str, shift: int) -> None:
+    inner = f"        {order}\n" if order == "sync(team)" else ""
+    outer = f"    {order}\n" if order == "sync(grid)" else ""
+    text = f"""
+@kernel(target="sm_90a")
+def step(state: InOut[f32, M, 32], y: Out[f32, M, 32]):
+    launch(ctas=min(M, device.sms))
+    team = role(warp)
+    with team:
+        for r in range(cta, M, cta_count):
+            store(state[r, :], load(state[r, :], vec(1).cols[32]) * 2.0)
+{inner}{outer}    with team:
+        for r in range(cta, M, cta_count):
+            store(y[r, :], load(state[(r + {shift}) % M, :], vec(1).cols[32]))
+"""
+    report = verify_text(text)
+    wrong = shift == 1 and order != "sync(grid)"
+    assert rules(report) == ({"data/global-race"} if wrong else set()), [d.render() for d in report.diagnostics]

@@ -3,7 +3,8 @@
 **Why.** The two writes race between CTAs and roles; which one stays is open. Even equal values are a sign that two units believe to
 own the same part.
 
-**Limits.** Ops under `when=` and rows chosen by an index vector are not counted. Loaded indices take the values that `assume` admits.
+**Limits.** Ops under `when=` and rows chosen by an index vector are not counted. Loaded indices are taken to differ, as those of a
+permutation or the starts of groups that are not empty.
 """
 
 from __future__ import annotations
