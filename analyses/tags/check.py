@@ -70,21 +70,27 @@ def _chosen(derived: Derived) -> list[Witness]:
     """The shapes to follow tags on: first one in which as many extents as possible are more than one tile or step, then
     those that have what is left at its largest."""
     pool = [w for w in derived.witnesses if all(w.shape.values())] or list(derived.witnesses)
-    least = {n: min(w.shape[n] for w in pool) for n in pool[0].shape} if pool else {}
-    left = {n: max(w.shape[n] for w in pool) for n in least}
+    names = list(pool[0].shape) if pool else []
+    steps = {n: sorted({w.shape[n] for w in pool}) for n in names}
     chosen: list[Witness] = []
     while pool and len(chosen) < SHAPES:
-        best = max(
-            pool,
-            key=lambda w: (
-                sum(w.shape[n] > v for n, v in least.items()) if not chosen else 0,
-                sum(w.shape[n] >= v for n, v in left.items()),
-                -sum(w.shape.values()) if not chosen else sum(w.shape.values()),
-            ),
-        )
+        left = {n for n in names if all(w.shape[n] < steps[n][-1] for w in chosen)}
+        first = not chosen
+
+        def worth(w: Witness, left: set[str] = left, first: bool = first) -> tuple[int, ...]:
+            ranks = {n: steps[n].index(w.shape[n]) for n in names}
+            if first:
+                return sum(r > 0 for r in ranks.values()), sum(ranks.values()), w.cta_count, -sum(w.shape.values())
+            return (
+                sum(w.shape[n] == steps[n][-1] for n in left),
+                sum(ranks.values()),
+                w.cta_count,
+                sum(w.shape.values()),
+            )
+
+        best = max(pool, key=worth)
         chosen.append(best)
         pool.remove(best)
-        left = {n: v for n, v in left.items() if best.shape[n] < v}
     return chosen
 
 

@@ -83,6 +83,7 @@ class _Met(NamedTuple):
     other: TileTag
     shift: int
     extent: int
+    size: Size
     agent: str
 
 
@@ -222,14 +223,16 @@ class Laws:
 
     # ---- elementwise
 
-    def meet(self, node: Any, a: Value, b: Value, agent: str) -> None:
+    def meet(self, node: Any, a: Value, b: Value, size: Size, agent: str) -> None:
         """Two tiles are combined element by element: a product, and a copied slice that names an extent of it."""
         key = ("meet", b)
         met = a.seen.get(key)
         if met is None:
             met = a.seen[key] = [*self._meeting(a, b), *self._meeting(b, a)]
         for pair, shift, ta, tb, extent in met:
-            self.meetings.setdefault((id(node), pair), {}).setdefault(shift, _Met(node, ta, tb, shift, extent, agent))
+            shifts = self.meetings.setdefault((id(node), pair), {})
+            if shift not in shifts:
+                shifts[shift] = _Met(node, ta, tb, shift, extent, size, agent)
 
     def _meeting(self, a: Value, b: Value) -> Iterator[tuple[Pair, int, TileTag, TileTag, int]]:
         """What a product (a) and one copied slice (b) have in common."""
@@ -430,10 +433,11 @@ class Laws:
             far = next((m for n, m in shifts.items() if abs(n) >= TAPS), None)
             if far is None or (len(shifts) > 1 and 0 not in shifts):
                 continue
-            if len(shifts) == 1 and far.extent % abs(far.shift) == 0 and 2 <= far.extent // abs(far.shift) <= 4:
-                continue
             name = _name(self.keys[pair[2]][pair[3]])
             x, y = far.product.at[pair[1]].start, far.other.at[pair[3]].start
+            size = far.size[0 if far.other.at[pair[3]].kind == "r" else 1]
+            if len(shifts) == 1 and _fraction(far.shift, far.extent) and max(x, y) + size <= far.extent:
+                continue
             text = (
                 f"a product of {far.product.tensor.name} from {name} {x} on is combined with {far.other.tensor.name}"
                 f" from {name} {y} on"
@@ -442,14 +446,18 @@ class Laws:
 
 
 def _outside(s: _Slip) -> bool:
-    """Whether one operand's slice lies behind the end of the extent: all zeros."""
-    return any(t.at[i].start >= s.extent > 0 for t in (s.a, s.b) for i in [t.axis("c")] if i is not None)
+    """Whether one operand's slice leaves the extent."""
+    size = s.size[0][1]
+    return any(t.at[i].start + size > s.extent for t in (s.a, s.b) for i in [t.axis("c")] if i is not None)
 
 
 def _planes(s: _Slip) -> bool:
     """Whether the shift is a half, third or quarter of the extent: planes of complex numbers, gates side by side."""
-    n = abs(s.shift)
-    return n > 0 and s.extent % n == 0 and 2 <= s.extent // n <= 4
+    return _fraction(s.shift, s.extent)
+
+
+def _fraction(shift: int, extent: int) -> bool:
+    return shift != 0 and extent % abs(shift) == 0 and 2 <= extent // abs(shift) <= 4
 
 
 def _places(ops: Ops) -> tuple[tuple[Op, str], ...]:

@@ -53,12 +53,21 @@ class AllLets(Skeleton):
 class Cell:
     """One slot of a buffer in one CTA: values by painted number, in the frame of the whole tile."""
 
-    __slots__ = ("grid", "ops", "values")
+    __slots__ = ("areas", "grid", "ops", "values")
 
     def __init__(self) -> None:
         self.grid: np.ndarray | None = None
         self.values: list[Value] = []
         self.ops: list[Op] = []
+        self.areas: list[int] = []
+
+    def paint(self, n: int, rows: slice, cols: slice, size: int) -> None:
+        """Value n fills a box of `size` elements. A tile that one value fills again needs no grid."""
+        assert self.grid is not None
+        self.grid[rows, cols] = n + 1
+        self.areas[n] += size
+        if self.areas[n] >= self.grid.size and (self.grid == n + 1).all():
+            self.values, self.ops, self.areas, self.grid = [self.values[n]], [self.ops[n]], [0], None
 
 
 class Run:
@@ -126,7 +135,7 @@ class Run:
         key = (cta, buffer, at.slot)
         if at.row0 <= 0 and at.col0 <= 0 and at.row1 >= buffer.rows and at.col1 >= buffer.cols:
             cell = self.cells[key] = Cell()
-            cell.values, cell.ops = [v], [op]
+            cell.values, cell.ops, cell.areas = [v], [op], [0]
             return
         cell = self.cells.get(key)
         if cell is None:
@@ -140,7 +149,9 @@ class Run:
             n = len(cell.values)
             cell.values.append(v)
             cell.ops.append(op)
-        cell.grid[max(0, at.row0) : at.row1, max(0, at.col0) : at.col1] = n + 1
+            cell.areas.append(0)
+        rows, cols = slice(max(0, at.row0), at.row1), slice(max(0, at.col0), at.col1)
+        cell.paint(n, rows, cols, (at.row1 - at.row0) * (at.col1 - at.col0))
 
     # ---- global memory
 
@@ -180,31 +191,38 @@ class Run:
 
     def stored(self, agent: Agent, op: Op, at: RegionAt, v: Value, axis: str | None, whole: bool) -> None:
         """A tile leaves for a tensor. whole: it is written, not added to what is there."""
-        self.laws.stored(Stored(op, at.region.tensor, self.marked(op, at, axis), v, whole, agent.trace.label))
+        self.laws.stored(Stored(op, at.region.tensor, self.marked(op, at, axis), v, whole, agent.label))
 
     # ---- registers
 
     def eval(self, agent: Agent, x: Any) -> Value:
         """The value of an expression over fragments."""
+        v = self.parts(agent, x)
+        while isinstance(x, VOp) and x.op == "cast":
+            x = x.args[0]
+        return self.values.computed(v) if isinstance(x, VOp) else v
+
+    def parts(self, agent: Agent, x: Any) -> Value:
+        """What went into an expression."""
         if isinstance(x, VFrag):
             v = agent.frags.get(x.frag, self.values.empty)
             return self.values.moved(v, x.row0, x.col0) if x.row0 or x.col0 else v
         if isinstance(x, VExpand):
-            return self.eval(agent, x.x)
+            return self.parts(agent, x.x)
         if isinstance(x, (VSplat, VCoord)):
             return self.values.empty
         if isinstance(x, VOp):
             out = self.values.empty
             for a in x.args:
-                v = self.eval(agent, a)
+                v = self.parts(agent, a)
                 if v is self.values.empty:
                     continue
                 if out is self.values.empty:
                     out = v
                 elif v is not out:
-                    self.laws.meet(self.node, out, v, agent.trace.label)
+                    self.laws.meet(self.node, out, v, (x.type.rows, x.type.cols), agent.label)
                     out = self.values.joined(out, v)
-            return out if x.op == "cast" else self.values.computed(out)
+            return out
         if isinstance(x, Fragment):
             return agent.frags.get(x, self.values.empty)
         return self.values.empty
@@ -271,7 +289,7 @@ class Run:
         init = op.name != "mma" and _flag(op, e)
         held = agent.frags.get(frag, self.values.empty)
         size = _shape(op.operands["a"]), _shape(op.operands["b"])
-        new = self.laws.product(op, (a, b), size, (a_op, b_op), held, init, agent.trace.label)
+        new = self.laws.product(op, (a, b), size, (a_op, b_op), held, init, agent.label)
         whole = not isinstance(acc, VFrag) or (acc.type.rows, acc.type.cols) == (frag.type.rows, frag.type.cols)
         agent.frags[frag] = new if whole else self.values.joined(held, self.values.lost)
 
@@ -299,7 +317,7 @@ class Run:
                 ops = self.brought(a._replace(cta=cta)), self.brought(b._replace(cta=other))
                 held = self.values.empty if init else self.read(part, cta)
                 values = self.read(a, cta), self.read(b, other)
-                new = self.laws.product(op, values, size, ops, held, init, agent.trace.label)
+                new = self.laws.product(op, values, size, ops, held, init, agent.label)
                 self.write(part, new, op, cta)
 
     def reduce(self, agent: Agent, e: Event) -> None:

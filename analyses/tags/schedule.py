@@ -22,6 +22,7 @@ class Agent:
     def __init__(self, trace: AgentTrace, events: list[Event], parent: Agent | None = None, warp: int = 0) -> None:
         self.trace, self.events, self.parent, self.warp = trace, events, parent, warp
         self.cta, self.role = trace.cta, trace.role
+        self.label: str = parent.label if parent else trace.label
         unit = self.role.unit
         self.threads = 32 if parent or unit == "warp" else 128 if unit == "warpgroup" else 32 * self.role.warps
         self.frags: dict[Fragment, Any] = dict(parent.frags) if parent else {}

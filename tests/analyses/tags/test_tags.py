@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from analyses import verify_text
 from analyses.tags import check_tags
 from analyses.tags.values import union
 from cake_ir import bind, parse
 from cake_ir.derive import derive
 from corpus.kernels import kernel as corpus_kernel
+from tests.analyses.tags.programs import PROGRAMS
 from tests.mutation.subjects import SKETCHES
 
 
@@ -177,9 +179,17 @@ MEANT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MEANT)
+@pytest.mark.parametrize("name", [*MEANT, *PROGRAMS])
 def test_what_a_program_may_mean_is_left_alone(name: str) -> None:
-    assert rules(MEANT[name]) == []
+    text = MEANT.get(name) or PROGRAMS[name].lstrip()
+    assert rules(text) == []
+
+
+def test_programs_that_are_left_alone_are_accepted() -> None:
+    for name in ("wgrad taps unrolled", "complex", "dual gemm gated"):
+        report = verify_text(PROGRAMS[name].lstrip())
+        assert report.accepted, [d.render() for d in report.diagnostics]
+        assert [p.verdict for p in report.properties if p.name == "data tags"] == ["checked"]
 
 
 def test_intervals_join() -> None:
