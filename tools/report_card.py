@@ -80,12 +80,53 @@ def mutation_card(m: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def latency_card(m: dict[str, Any]) -> str:
+    """Times of `verify` over corpus, mutants and the largest program, and how they grow."""
+    names = (
+        ("corpus", "corpus kernels (accepted)"),
+        ("mutants_accepted", "mutants, accepted"),
+        ("mutants_rejected", "mutants, rejected, with their verified repairs"),
+        ("largest", "12 roles, 30 barriers: right, and with one wait less"),
+    )
+    lines = [
+        "### Latency",
+        "",
+        f"{m['unit'].capitalize()}, measured on {m['machine']}, Python {m['python']}, at commit `{m['commit'][:12]}` by",
+        "`tools/verify_latency.py` (`corpus/results/verify-latency.json` has the samples). Peak memory of the whole measurement: "
+        f"{m['peak_rss_mb']} MB.",
+        "",
+        "| programs | number | p50 | p95 | largest |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {said} | " + " | ".join(f"{m[k][c]:,.0f}" for c in ("programs", "p50", "p95", "max")) + " |"
+        for k, said in names
+    ]
+    growth = m["samples"]["growth"]
+    top = max(g["ms"] for g in growth)
+    lines += [
+        "",
+        "A ring of S stages filled by c copies and read by c loads, in a loop of unknown length; *ops* counts all ops of the text. Steps",
+        "are the deterministic count of work that bounds the verifier (`cake_ir.effort`); tests bound them, not the time.",
+        "",
+        "| ops | stages | steps | ms | |",
+        "| ---: | ---: | ---: | ---: | --- |",
+    ]
+    for g in growth:
+        bar = "#" * max(1, round(30 * g["ms"] / top))
+        lines.append(f"| {g['ops']} | {g['stages']} | {g['steps']:,} | {g['ms']:.0f} | `{bar}` |")
+    return "\n".join(lines) + "\n"
+
+
 def card() -> str:
     """The text between the marks."""
     parts = []
     mutation = RESULTS / "mutation.json"
     if mutation.exists():
         parts.append(mutation_card(json.loads(mutation.read_text(encoding="utf-8"))))
+    latency = RESULTS / "verify-latency.json"
+    if latency.exists():
+        parts.append(latency_card(json.loads(latency.read_text(encoding="utf-8"))))
     return "\n" + "\n".join(parts) + "\n" if parts else "\nNo run has been recorded.\n\n"
 
 
