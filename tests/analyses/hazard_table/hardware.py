@@ -209,6 +209,19 @@ CASES: list[Case] = [
         bindings={"BN": 208},
     ),
     # H69 boxes are cut into pieces the hardware takes; what no cut helps is refused
+    Case(
+        "H69",
+        "b0",
+        (
+            (
+                "d_s = smem(bf16, 128, 128, swizzle=128)",
+                "d_s = smem(bf16, 128, 128, swizzle=128)\n    wide = smem(bf16, 1, 264)",
+            ),
+            ("tma_store(d[row:, col:], d_s)", "tma_store(d[row:, col:], wide)"),
+        ),
+        "hardware/tma-box",
+        "tma_store(d[row:, col:], wide)",
+    ),
     # H71 strides of tensor maps
     case("H71", "b0", "b: In[bf16, N, K]", "b: In[bf16, N, K:4]", "hardware/tma-inner-dimension", "tma_load(b_s[k]"),
     Case(
