@@ -100,7 +100,10 @@ class Accesses(Globals):
             if mode != "write":
                 if cell.uncovered(box):
                     a.blank = True
-                    explain.uninitialised(self, u, e, v)
+                    if engine == "wgmma":
+                        u.blanks.update(((f, e.node.site), (e, v)) for f in accumulator(e))
+                    else:
+                        explain.uninitialised(self, u, e, v)
                 else:
                     if cell.holes(box):
                         explain.uninitialised(self, u, e, v, holes=True)
@@ -134,8 +137,9 @@ class Accesses(Globals):
                 or (comp == u.R and not thread and p.lanes is not None and p.lanes == a.lanes and p.box == a.box)
                 or (comp == u.R and not thread and u.met >= p.epoch and one_warp(p, a))
                 or (comp == u.TC and a.engine == "tc")
-                or (comp == u.TLD and u.tld_done >= p.epoch)
-                or (comp == u.TST and u.tst_done >= p.epoch)
+                # each warp touches its own lanes; one thread that issues for all of them needs a sync first
+                or (comp == u.TLD and not thread and u.tld_done >= p.epoch)
+                or (comp == u.TST and not thread and u.tst_done >= p.epoch)
                 or (owner is u.parent and own_share(u, p, a, known))
             )
             if not same:
@@ -253,6 +257,8 @@ class Accesses(Globals):
 
     def on_wgmma(self, u: Unit, e: Event) -> bool:
         group = u.wg.issue(e)
+        if e.vals.get("init", False):
+            self.forget_blanks(u, accumulator(e))
         for name in ("a", "b"):
             v = e.vals.get(name)
             if isinstance(v, ViewAt):
@@ -267,6 +273,18 @@ class Accesses(Globals):
                 explain.poison_acc(self, u, e, acc, state[2])
             u.frags[acc] = ("wgmma", group, e)
         return False
+
+    def blank_read(self, u: Unit, f: Any) -> None:
+        """A product with what nothing had written is a fault once its sums are used; the last round of a loop may make one
+        in vain."""
+        for key in [k for k in u.blanks if k[0] is f]:
+            explain.uninitialised(self, u, *u.blanks.pop(key))
+
+    @staticmethod
+    def forget_blanks(u: Unit, frags: tuple[Any, ...]) -> None:
+        """The sums are overwritten unread."""
+        for key in [k for k in u.blanks if k[0] in frags]:
+            del u.blanks[key]
 
     def on_wgmma_commit(self, u: Unit, e: Event) -> bool:
         u.wg.commit()
@@ -334,6 +352,8 @@ class Accesses(Globals):
         let: Let = e.node
         for f in self.let_reads[let]:
             self.check_read(u, e, f)
+        if u.blanks:
+            self.forget_blanks(u, (let.frag,))
         state = u.frags.get(let.frag)
         if state is not None and state[0] in ("wgmma", "tld"):
             explain.early(self, u, e, let.frag, state, "written")
@@ -348,6 +368,8 @@ class Accesses(Globals):
             self.check_read(u, e, f)
 
     def check_read(self, u: Unit, e: Event, f: Any) -> None:
+        if u.blanks:
+            self.blank_read(u, f)
         state = u.frags.get(f)
         if state is None:
             return
