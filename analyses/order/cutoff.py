@@ -48,7 +48,10 @@ REACH = 8_000
 """Events of one run that reaches the constants of conditions, where a proof costs more than is spent on it."""
 
 LONGEST = 2_000
-"""Rounds that a plan may hold; constants beyond make the kernel undecidable by runs."""
+"""Rounds that a run may have; constants beyond are not reached."""
+
+PLAN = 40_000
+"""Pairs of trip counts that a plan may hold."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,8 @@ def trip_counts(shape: Shape) -> list[tuple[int, ...]]:
     tiles = far + edge[0] + 2 * _turn(shape, 1)
     deep = near + edge[1] + 2
     _bounded(tiles, deep)
+    if tiles * deep > PLAN:
+        raise Broken(f"conditions or rings ask for {tiles} times {deep} rounds")
     found: set[tuple[int, int]] = set()
     for k in range(shape.least[1], deep + 1):
         across = math.ceil((near + 2) / max(k, 1))  # rounds of the outer loop that a window of the inner one can span
