@@ -32,6 +32,47 @@ CASES = [
 ]
 
 
+def moved(text: str, line: str, occurrence: int, above: str) -> str:
+    """The text with the n-th line that reads `line` put above the first that reads `above`, at its indentation."""
+    lines = drop(text, line, occurrence).split("\n")
+    at = next(i for i, one in enumerate(lines) if one.strip() == above)
+    pad = " " * (len(lines[at]) - len(lines[at].lstrip()))
+    return "\n".join([*lines[:at], pad + line, *lines[at:]])
+
+
+CASES += [
+    ("gemm_sm100", moved(KERNELS["gemm_sm100"], "wait(done[t])", 0, "wait(drained[t - 2])"), "wait(done[t])"),
+    ("gemm_sm100", moved(KERNELS["gemm_sm100"], "wait(full[n])", 0, "wait(free[n - STAGES + s])"), "wait(full[n])"),
+    ("gemm_sm100", KERNELS["gemm_sm100"].replace("wait(full[n])", "wait(done[n])"), "wait on full, not done"),
+    (
+        "gemm_sm100",
+        KERNELS["gemm_sm100"].replace("free = mbarrier(stages=STAGES, ", "free = mbarrier("),
+        "stages=STAGES",
+    ),
+    (
+        "gemm_sm90",
+        KERNELS["gemm_sm90"].replace("expect(full[n])", "expect(full[n])\n                expect(full[n])"),
+        "once is enough: expect(full[n])",
+    ),
+    (
+        "gemm_sm90",
+        moved(KERNELS["gemm_sm90"], "arrive(free[n - 1].on(1))", 1, "fence_async()"),
+        "beside its twin: arrive(free[n - 1].on(1))",
+    ),
+    ("kmeans_assign", KERNELS["kmeans_assign"].replace("t += 1", "t += 2"), "t += 1"),
+    (
+        "kmeans_assign",
+        moved(KERNELS["kmeans_assign"], "arrive(free[n])", 0, "expect(full[n])"),
+        "where its data are used: arrive(free[n])",
+    ),
+    (
+        "kmeans_assign",
+        moved(KERNELS["kmeans_assign"], "sync(turn[wg])", 0, "best = fragment(f32, wgmma_d[64, 8], inf)"),
+        "take or pass the turn here: sync(turn[wg])",
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("kernel", "text", "part"), CASES, ids=lambda x: x if isinstance(x, str) and len(x) < 30 else ""
 )
@@ -114,7 +155,11 @@ def ring(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
     ("old", "new", "title"),
     [
         ("load(buf[n],", "load(buf[n + 1],", "read use n instead of n + 1: buf[n] (in line 17)"),
-        ("            n += 1\n", "", "advance the use number at the end of the loop: n += 1 (after line 19: `sync(warp)`)"),
+        (
+            "            n += 1\n",
+            "",
+            "advance the use number at the end of the loop: n += 1 (after line 19: `sync(warp)`)",
+        ),
         ("cp_async_wait(1)", "cp_async_wait(2)", "wait for older groups: cp_async_wait(1) (in line 15)"),
     ],
 )
