@@ -247,7 +247,9 @@ class Engine:
         if not program.source_id or not any(d.severity == "error" for d in diagnostics):
             return diagnostics
         with_fixes = _need("analyses.fixes", "with_fixes")
-        of = {"bindings": unit.bindings, "target": unit.target, "kernel": unit.kernel} if unit else {}
+        of: dict[str, Any] = {"bindings": unit.bindings, "target": unit.target, "kernel": unit.kernel} if unit else {}
+        if unit is not None and unit.bound is not None:
+            of["bound"] = [unit.bound]
         try:
             with self._one_analysis(), computation_limit("repairing", VERIFY_S):
                 return with_fixes(diagnostics, program.text, most=3 if detail == "detailed" else 1, **of)
