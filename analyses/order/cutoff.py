@@ -94,7 +94,7 @@ def _decide(bound: BoundKernel, derived: Derived, budget: int) -> Cutoff:
             for trips in _corners(bound, derived, shape, plan):
                 run(bound, derived, shape, trips, [False, True])
             text = f"a proof takes {len(plan)} trip counts, up to {_most(plan)} rounds"
-            raise Broken(text + ("; ask for it with prove" if budget < THOROUGH else ", more than is spent on one"))
+            raise Broken(text + ("; ask for it with prove" if sum(cost) <= THOROUGH else ", more than is spent on one"))
         orders = [False, True]
         for trips in plan:
             run(bound, derived, shape, trips, orders)
