@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from analyses.report import Property
 from analyses.tags.laws import Finding, Laws
 from analyses.tags.run import AllLets, Run
@@ -27,16 +29,17 @@ def check_tags(bound: BoundKernel, derived: Derived) -> tuple[list[Diagnostic], 
         return [], [Property("data tags", "proved", "all shapes", "the kernel has no tensor-core product")]
     skeleton, sources = AllLets(bound), Sources(bound)
     ran, why = 0, derived.no_shape or "no witness shape is short enough"
-    events = 0
-    for w in _chosen(derived):
+    events, longer = 0, False
+    widths: dict[str, int] = {}
+    shapes = _chosen(derived)
+    for w in shapes:
         if events > ENOUGH:
             break
-        extents = skeleton.extents(w.shape, w.sms)
-        laws = Laws(Values(), extents)
+        laws = Laws(Values(), skeleton.extents(w.shape, w.sms))
         try:
             traces = skeleton.run(w.shape, None, w.sms, w.oracle, _ctas(bound, w), limit=LIMIT)
             Run(bound, derived, sources, laws).run(traces)
-        except (SkeletonLimit, AssumeViolated, ValueError):
+        except (SkeletonLimit, AssumeViolated, ArithmeticError, LookupError, ValueError):
             continue
         except Stuck:
             why = "the agents wait for each other in the one order that is tried"
@@ -47,10 +50,29 @@ def check_tags(bound: BoundKernel, derived: Derived) -> tuple[list[Diagnostic], 
         if found:
             rules = ", ".join(sorted({d.rule for d in found}))
             return found, [Property("data tags", "refuted", f"{ran} witness shapes", rules)]
+        for name, width in laws.widths().items():
+            widths[name] = max(widths.get(name, 0), width)
+        if w is shapes[-1] and not longer:
+            longer = True
+            shapes += _longer(skeleton, shapes, widths)
     if not ran:
         return [], [Property("data tags", "undecided", "not run", why)]
     reason = "slices that data choose, and what is computed from many slices, are not followed"
     return [], [Property("data tags", "checked", f"{ran} witness shapes", reason)]
+
+
+def _longer(skeleton: AllLets, shapes: list[Witness], widths: dict[str, int]) -> list[Witness]:
+    """The first shape with an extent over which products are summed made longer, where one slice covers all of it on every
+    shape so far: the witnesses do not lengthen what no loop seems to run over."""
+    base = shapes[0]
+    for name, width in widths.items():
+        if all(w.shape[name] <= width for w in shapes):
+            for value in (2 * width + 8, 3 * width, 4 * width):
+                shape = {**base.shape, name: value}
+                env = skeleton.environment(shape, {}, base.sms)
+                if skeleton.admits(env) and (count := skeleton.cta_count(env)) > 0:
+                    return [replace(base, dims=tuple(shape.items()), cta_count=count, goal=f"long {name}")]
+    return []
 
 
 def _joined(found: list[Diagnostic]) -> list[Diagnostic]:

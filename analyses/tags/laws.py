@@ -107,6 +107,7 @@ class Laws:
         self.repeated: list[Finding] = []
         self.pairs: dict[Pair, dict[int, _Slip | None]] = {}
         self.uneven: set[Pair] = set()
+        self.summed: dict[ScalarVar, int] = {}
         self.stores: dict[Any, Stored] = {}
         self.meetings: dict[Any, dict[int, _Met]] = {}
         self.products: dict[Any, Any] = {}
@@ -160,6 +161,8 @@ class Laws:
             low, high = max(0, x.start), min(extent, x.start + size[0][1])
             spans = ((low, high),) if low < high else ()
             terms[term] = spans
+            if isinstance(term.key, ScalarVar):
+                self.summed[term.key] = max(size[0][1], self.summed.get(term.key, 0))
         mixed = tuple(dict.fromkeys(a.mixed + b.mixed))[:2]
         shifts = frozenset() if paired is None else frozenset(((paired[0], paired[1]),))
         new = self.values.make(tags, tuple(terms.items()), max(a.vague, b.vague), False, mixed, shifts)
@@ -220,6 +223,10 @@ class Laws:
             f"{op.name} adds the product of {a} and {b} a second time: the sum already holds {name} {both[0]}:{both[1]}"
         )
         self.repeated.append(Finding("data/k-step-repeated", op, text, _places(ops), _resource(op), agent))
+
+    def widths(self) -> dict[str, int]:
+        """For each dimension symbol over which copied slices were summed, the width of a slice."""
+        return {k.name: n for k, n in self.summed.items()}
 
     # ---- elementwise
 

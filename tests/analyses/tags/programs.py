@@ -291,4 +291,28 @@ def imaginary(a: In[bf16, M, K], b: In[bf16, N, K], d: Out[f32, M, N]):
     with math:
         store(d[64 * tm:, 64 * tn:], acc)
 """,
+    "one product": """
+@kernel(target="sm_90a")
+def one(x: In[bf16, M, K], y: In[bf16, N, K], d: Out[f32, M, N]):
+    where(K > 0, K <= 64, K % 8 == 0, N % 4 == 0)
+    tiles = tile_space(ceil_div(M, 64), ceil_div(N, 64))
+    launch(ctas=tiles.count)
+    producer = role(thread, warps=4)
+    math = role(warpgroup)
+    a_s = smem(bf16, 64, 64, swizzle=128)
+    b_s = smem(bf16, 64, 64, swizzle=128)
+    full = mbarrier()
+    tm, tn = tiles.at(cta)
+    with producer:
+        expect(full[0])
+        tma_load(a_s, x[64 * tm:, :], signal=full[0])
+        tma_load(b_s, y[64 * tn:, :], signal=full[0])
+    with math:
+        acc = fragment(f32, wgmma_d[64, 64])
+        wait(full[0])
+        wgmma(acc, a_s, b_s, init=True)
+        wgmma_commit()
+        wgmma_wait(0)
+        store(d[64 * tm:, 64 * tn:], acc)
+""",
 }

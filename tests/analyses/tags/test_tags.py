@@ -48,6 +48,7 @@ EDITS: list[tuple[str, dict[str, Any], str | None, str, str, str]] = [
     ("gemm_sm90", GEMM90, None, "b[col + half:, k * BK:]", "b[col + half:, 0:]", f"mma-slices-differ {WGMMA}"),
     ("gemm_sm90", GEMM90, None, "a[row:, k * BK:]", "a[row:, (k + 1) * BK:]", f"mma-slices-differ {WGMMA}"),
     ("gemm_sm90", GEMM90, None, "a[row:, k * BK:]", "b[row:, k * BK:]", f"operand-swapped {WGMMA}"),
+    ("gemm_sm90", GEMM90, None, "KT = ceil_div(K, BK)", "KT = min(1, ceil_div(K, BK))", f"k-step-skipped {WGMMA}"),
     ("gemm_sm90", GEMM90, None, "init=k == 0", "init=True", "k-step-skipped wgmma(acc, a_s[n].rows(64 * wg, 64), b_s[n], init=True)"),
     ("gemm_sm90", GEMM90, None, "a_s[n].rows(64 * wg, 64), b", "a_s[n].rows(0, 64), b",
      "stale-tile tma_store(d[row + 64 * wg:, col + 64 * j:], d_s[e].rows(64 * wg, 64))"),
@@ -190,6 +191,13 @@ def test_programs_that_are_left_alone_are_accepted() -> None:
         report = verify_text(PROGRAMS[name].lstrip())
         assert report.accepted, [d.render() for d in report.diagnostics]
         assert [p.verdict for p in report.properties if p.name == "data tags"] == ["checked"]
+
+
+def test_an_extent_that_one_slice_covers_on_all_witnesses_is_made_longer() -> None:
+    """One product per CTA is right while its extent is fixed by `where`, and skips the rest otherwise."""
+    text = PROGRAMS["one product"].lstrip()
+    assert rules(text) == []
+    assert rules(text.replace("K > 0, K <= 64, ", "K > 0, ")) == ["k-step-skipped wgmma(acc, a_s, b_s, init=True)"]
 
 
 def test_intervals_join() -> None:
