@@ -58,16 +58,29 @@ def bulk_depth(f: Any, d: Diagnostic) -> Iterator[Any]:
     if d.rule == "sync/bulk-read-at-exit":
         yield from _drain(f, d, lines)
         return
-    unit = f.roles.get(d.subject.role or "", ("", ""))[0]
+    bare = f.roles.get(d.subject.role or "", ("", ""))[0] == "thread" or (
+        # all threads issue copies of their own, so each waits for its own
+        bool(stores) and not any(src.line(p).startswith("with elected") for s in stores for p in src.parents(s)[:1])
+    )
     syncs = [i for i in src.find(r"^sync\(", lines) if i < n and src.indent(i) == src.indent(n)]
     for k in depths:
-        body = (f"bulk_wait_read({k})",) if unit == "thread" else ("with elected():", f"{STEP}bulk_wait_read({k})")
+        body = (f"bulk_wait_read({k})",) if bare else ("with elected():", f"{STEP}bulk_wait_read({k})")
         for i in syncs[::-1][:1]:
             yield from _one(f"wait until the store has read its source: bulk_wait_read({k})", src.before(i, *body))
         for sync in f.syncs(d.subject.role, n)[:2]:
             yield from _one(
                 f"wait until the store has read its source: bulk_wait_read({k}) and {sync}", src.before(n, *body, sync)
             )
+        for i in src.find(r"^bulk_commit\(", lines):
+            yield from _one(
+                f"wait until the store has read its source: bulk_wait_read({k})", src.after(i, f"bulk_wait_read({k})")
+            )
+
+
+def bulk_carried(f: Any, d: Diagnostic) -> Iterator[Any]:
+    """A wait for bulk reads that no sync carries to the other threads."""
+    if "waited for the bulk read" in d.message:
+        yield from bulk_depth(f, d)
 
 
 def _drain(f: Any, d: Diagnostic, lines: list[int]) -> Iterator[Any]:
@@ -308,6 +321,7 @@ MORE: dict[str, tuple[Any, ...]] = {
     "derive/asserted-arrivals": (assertion,),
     "derive/asserted-bytes": (assertion,),
     "data/bulk-wait-depth": (bulk_depth,),
+    "bulk": (bulk_carried,),
     "sync/bulk-read-at-exit": (bulk_depth,),
     "data/cp-async-wait-count": (cp_async,),
     "data/tmem-load-wait": (tensor_wait,),

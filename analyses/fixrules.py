@@ -508,7 +508,7 @@ MAKERS: dict[str, tuple[Maker, ...]] = {
     "data/proxy-fence-missing-release": (fence_before_release,),
     "data/lane-race": (add_sync,),
     "data/unsynchronised-read": (add_sync,),
-    "data/unsynchronised-write": (add_sync,),
+    "data/unsynchronised-write": (add_sync, *MORE["bulk"]),
     "sync/release-misses-lanes": (add_sync,),
     "data/uninitialised-memory": (use_numbers,),
     "derive/no-arrival": (arrive_after_use,),
