@@ -170,6 +170,8 @@ class Unit:
         self.tld = self.tld_done = self.tst = self.tst_done = 0
         self.dep = self.dep_l = False
         self.frags: dict[Fragment, tuple[str, int, Event]] = parent.frags if parent else {}
+        # products with what nothing had written, by (accumulator, site)
+        self.blanks: dict[Any, Any] = parent.blanks if parent else {}
         # (tick, first thread's tick, by one thread, op, loads waited for, tick of the warpgroup) of each release
         self.releases: list[tuple[int, int, bool, Event, int, int]] = []
         self.children: list[Unit] = []

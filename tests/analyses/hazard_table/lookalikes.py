@@ -22,6 +22,14 @@ CASES: list[Case] = [
     # 1 arrivers and waiters of one named barrier; a turn handed on
     case("list-1", "handshake_sm90", "named_barrier(2)", "named_barrier(1)", None),
     case("list-1", "b4", "named_barrier(2)", "named_barrier(3)", None),
+    # the last round multiplies a stage that nothing filled, and nobody looks at the sums
+    case(
+        "list-1",
+        "b4",
+        "                wait(k_full[j + 1])\n                wgmma(s,",
+        "                wait(k_full[j + 1])\n            wgmma(s,",
+        None,
+    ),
     # 2 bytes of a copy go to a product: no proxy fence
     case("list-2", "b0", MMA, MMA, None),
     # 3 the copy just before its own announcement, by the same thread
