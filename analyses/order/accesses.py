@@ -286,18 +286,6 @@ class Accesses(Globals):
         for key in [k for k in u.blanks if k[0] in frags]:
             del u.blanks[key]
 
-    def blank_read(self, u: Unit, f: Any) -> None:
-        """A product with what nothing had written is a fault once its sums are used; the last round of a loop may make one
-        in vain."""
-        for key in [k for k in u.blanks if k[0] is f]:
-            explain.uninitialised(self, u, *u.blanks.pop(key))
-
-    @staticmethod
-    def forget_blanks(u: Unit, frags: tuple[Any, ...]) -> None:
-        """The sums are overwritten unread."""
-        for key in [k for k in u.blanks if k[0] in frags]:
-            del u.blanks[key]
-
     def on_wgmma_commit(self, u: Unit, e: Event) -> bool:
         u.wg.commit()
         u.wg_passed.append(u.passed)
@@ -364,8 +352,6 @@ class Accesses(Globals):
         let: Let = e.node
         for f in self.let_reads[let]:
             self.check_read(u, e, f)
-        if u.blanks:
-            self.forget_blanks(u, (let.frag,))
         if u.blanks:
             self.forget_blanks(u, (let.frag,))
         state = u.frags.get(let.frag)
