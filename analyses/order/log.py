@@ -24,7 +24,7 @@ REGISTERS = (rule.TMEM_LOAD_WAIT, rule.ACC_READ_EARLY, rule.UNINIT_REGISTER)
 ROUNDS = (rule.NAMED_OPEN, rule.NAMED_OVERRUN)
 PHASES = (rule.WAIT_AHEAD, rule.PHASE_MISSED, rule.PHASE_OVERRUN)
 """Doubts about phases that follow where the turns of a named barrier are confused."""
-RING = (rule.SLOT_REUSE, rule.RELEASED_EARLY, rule.READ_BEFORE_ARRIVAL)
+RING = (rule.SLOT_REUSE, rule.RELEASED_EARLY, rule.READ_BEFORE_ARRIVAL, rule.COMMIT_MISSING)
 AFTER = (
     rule.WGMMA_RELEASE,
     rule.OVERWRITTEN,
