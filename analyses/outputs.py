@@ -155,9 +155,9 @@ def _larger(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
             env = skeleton.environment(larger, {}, base.sms)
             if skeleton.admits(env):
                 ctas = skeleton.cta_count(env)
-                if 0 < ctas * agents <= AGENTS // 2:
+                if 0 < ctas * agents <= AGENTS // 6:
                     yield replace(base, dims=tuple(larger.items()), ctas=(), cta_count=ctas, goal=f"large {name}")
-                break
+                    break
 
 
 def _ragged(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
