@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from cake_ir.bound import Assume, BarUse, BoundKernel, Op, SConst, SetScalar, SOp, SVar, View, sx_vars, walk
+from cake_ir.bound import Assume, BarUse, BoundKernel, If, Op, SConst, SetScalar, SOp, SVar, View, sx_vars, walk
 from cake_ir.diagnostics import Span
 from cake_ir.events import Endless
 from cake_ir.memo import memo
@@ -139,6 +139,7 @@ class _Search:
         # integer arguments that loops or conditions name are chosen like extents
         self.unknowns = {**bound.dims, **{a.name: a for a in bound.args if a.dtype == "i32" and a in used}}
         self.names = list(self.unknowns)
+        self.by_cta = any(v.kind in ("cta", "cluster_id") for v in used) and _guarded(bound)
         self.cluster = bound.launch.cluster
         self.stages = sorted(
             {b.stages for b in bound.barriers if b.kind == "mbarrier"} | {b.stages for b in bound.buffers if b.staged}
@@ -563,6 +564,8 @@ class _Search:
         cl = self.cluster
         first = tuple(range(min(cl, count)))
         last = tuple(range(count - cl, count)) if count >= 2 * cl and self.second else ()
+        if self.by_cta and count >= 2 * cl:  # neighbours may take different branches
+            last = tuple(sorted({*range(cl, 2 * cl), *range(count - cl, count)}))
         patterns = ("step", "ramp", "const", "zero")
         patterns = patterns[k % 4 :] + patterns[: k % 4]
         best: tuple[float, Witness | None] = (math.inf, None)
@@ -648,6 +651,13 @@ def _thresholds(bound: BoundKernel, unknown: dict[Any, str]) -> list[tuple[Any, 
 
 _ABOVE = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 """Comparisons, and what they become with their sides exchanged."""
+
+
+def _guarded(bound: BoundKernel) -> bool:
+    """Whether a condition or a remainder of the CTA's number decides what a CTA does, beyond which tile it takes."""
+    return any(
+        isinstance(s, If) and any(v.kind in ("cta", "cluster_id") for v in sx_vars(s.cond)) for s in walk(bound.body)
+    )
 
 
 def _launch_vars(bound: BoundKernel) -> set[Any]:
