@@ -108,6 +108,8 @@ class Laws:
         self.pairs: dict[Pair, dict[int, _Slip | None]] = {}
         self.uneven: set[Pair] = set()
         self.summed: dict[ScalarVar, int] = {}
+        self.sites: dict[Any, set[int]] = {}
+        self.copied: dict[tuple[Tensor, int], set[int]] = {}
         self.stores: dict[Any, Stored] = {}
         self.meetings: dict[Any, dict[int, _Met]] = {}
         self.products: dict[Any, Any] = {}
@@ -161,6 +163,7 @@ class Laws:
             low, high = max(0, x.start), min(extent, x.start + size[0][1])
             spans = ((low, high),) if low < high else ()
             terms[term] = spans
+            self.sites.setdefault(term.sort, set()).add(op.site)
             if isinstance(term.key, ScalarVar):
                 self.summed[term.key] = max(size[0][1], self.summed.get(term.key, 0))
         mixed = tuple(dict.fromkeys(a.mixed + b.mixed))[:2]
@@ -335,6 +338,8 @@ class Laws:
         for s, t, spans in partial:
             if whole[t.sort] == ((0, t.extent),) or (not _symbolic(t.key) and len(spans) < 2):
                 continue  # halves in sums of their own; a part of a fixed number of columns
+            if self._part_of_tiles(t, spans):
+                continue
             a, b = _missing(spans, t.extent)
             name = _name(t.key)
             held = ", ".join(f"{x}:{y}" for x, y in spans)
@@ -343,6 +348,18 @@ class Laws:
                 f" {name} {a}:{b} of 0:{t.extent} is not in it"
             )
             yield Finding("data/k-step-skipped", t.op, text, ((s.op, "stored here"),), _resource(t.op), s.agent)
+
+    def _part_of_tiles(self, t: Term, spans: Spans) -> bool:
+        """Whether one product takes the same part of every tile that is copied: its text says so."""
+        if len(self.sites[t.sort]) > 1:
+            return False
+        low, high = spans[0]
+        for tile in self.copied.get((t.a.tensor, t.axis_a), ()):
+            offset, width = low % tile, high - low
+            starts = range(offset, t.extent, tile)
+            if width < tile and spans == tuple((x, min(x + width, t.extent)) for x in starts):
+                return True
+        return False
 
     def _complete(self, s: Stored, t: Term) -> bool:
         """Whether every dimension of the output is one of the operands' free ones: no index of partial sums."""

@@ -186,7 +186,10 @@ class Run:
         key = (op.site, at.region, at.dims)
         v = self.copies.get(key)
         if v is None:
-            v = self.copies[key] = self.values.copied(TileTag(at.region.tensor, self.marked(op, at, axis)))
+            tensor = at.region.tensor
+            v = self.copies[key] = self.values.copied(TileTag(tensor, self.marked(op, at, axis)))
+            for i, d in enumerate(at.region.dims):
+                self.laws.copied.setdefault((tensor, i), set()).add(d.size)
         return v
 
     def stored(self, agent: Agent, op: Op, at: RegionAt, v: Value, axis: str | None, whole: bool) -> None:

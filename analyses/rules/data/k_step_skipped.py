@@ -4,7 +4,7 @@
 
 **Limits.** Asked of `Out` tensors whose dimensions are all rows or columns of the operands (partial sums have an index of their own), of
 loops that are the same for all tiles and data (not of triangular or block-sparse ones), and of extents that are no numbers, unless
-the hole lies inside.
+the hole lies inside. One product that takes the same part of every copied tile is left alone.
 """
 
 from __future__ import annotations

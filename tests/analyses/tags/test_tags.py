@@ -193,6 +193,20 @@ def test_programs_that_are_left_alone_are_accepted() -> None:
         assert [p.verdict for p in report.properties if p.name == "data tags"] == ["checked"]
 
 
+def test_a_skipped_step_is_not_a_part_of_a_tile() -> None:
+    """Taking 16 of each tile's 64 columns is what the text says; every other tile is not."""
+    text, product = corpus("gemm_sm90"), "a_s[n].rows(64 * wg, 64), b_s[n], init"
+    assert (
+        rules(text.replace(product, "a_s[n].rows(64 * wg, 64).cols(16, 16), b_s[n].cols(16, 16), init"), GEMM90) == []
+    )
+    late = text.replace("a[row:, k * BK:]", "a[row:, 2 * k * BK:]").replace(
+        "+ half:, k * BK:]", "+ half:, 2 * k * BK:]"
+    )
+    assert rules(late.replace("KT = ceil_div(K, BK)", "KT = ceil_div(K, 2 * BK)"), GEMM90) == [
+        f"k-step-skipped {WGMMA}"
+    ]
+
+
 def test_an_extent_that_one_slice_covers_on_all_witnesses_is_made_longer() -> None:
     """One product per CTA is right while its extent is fixed by `where`, and skips the rest otherwise."""
     text = PROGRAMS["one product"].lstrip()
