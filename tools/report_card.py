@@ -102,6 +102,11 @@ def latency_card(m: dict[str, Any]) -> str:
         f"| {said} | " + " | ".join(f"{m[k][c]:,.0f}" for c in ("programs", "p50", "p95", "max")) + " |"
         for k, said in names
     ]
+    if "load" in m:
+        lines += [
+            "",
+            f"Load averages of the machine at the end: {', '.join(map(str, m['load']))}; other load lengthens the times.",
+        ]
     growth = m["samples"]["growth"]
     top = max(g["ms"] for g in growth)
     lines += [

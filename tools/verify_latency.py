@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import platform
 import random
 import resource
@@ -129,6 +130,7 @@ def measure(count: int, seed: int, repeat: int) -> dict[str, Any]:
     return {
         "kind": "verify-latency",
         "machine": f"{platform.processor() or platform.machine()}, {cpu()}",
+        "load": [round(x, 1) for x in os.getloadavg()],
         "python": platform.python_version(),
         "commit": commit,
         "unit": "milliseconds of processor time, rejected programs with their verified repairs",
