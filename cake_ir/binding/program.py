@@ -182,6 +182,10 @@ def _assign(b: _Body, stmt: S.Assign) -> None:
         if not isinstance(dtype, DType):
             c.fail("language/unknown-dtype", "workspace() needs a dtype first", value.args[0].span)
         extents = tuple(E.index(c, a, "an extent") for a in value.args[1:])
+        for size, node in zip(extents, value.args[1:], strict=True):
+            if isinstance(size, B.SConst) and not 1 <= size.value <= 2**31 - 1:
+                text = f"an extent of '{target.id}' is {size.value}; extents are 1 .. 2^31 - 1"
+                c.fail("language/extent-range", text, node.span)
         tensor = B.Tensor(target.id, "InOut", dtype, extents, tuple(None for _ in extents), target.span)
         b.workspaces.append(tensor)
         c.define(target.id, tensor)
@@ -336,4 +340,14 @@ def _flow(b: _Body, bound: B.BoundKernel, tensors: dict[str, B.Tensor], call: S.
             what = "workspace" if given.name in spaces else "output"
             c.fail("data/workspace-uninitialised", f"{bound.name} reads the {what} '{given.name}', written by no earlier step", call.span,
                    contract="A workspace holds nothing at the start of a call.")  # fmt: skip
-    b.written |= {tensors[t.name].name for t in bound.tensors if t.direction in ("Out", "InOut")}
+    changed = {tensors[t.name].name: t for t in bound.tensors if t.direction in ("Out", "InOut")}
+    for t in bound.tensors:
+        other = changed.get(tensors[t.name].name, t)
+        if other is not t:
+            c.fail(
+                "data/aliased-argument",
+                f"'{tensors[t.name].name}' is passed to {bound.name} as {t.name} and as {other.name}, which is written",
+                call.span,
+                contract="What a launch writes it has under one name: inputs are read through the read-only path.",
+            )
+    b.written |= set(changed)

@@ -118,6 +118,13 @@ def smem_view(call: Call, name: str) -> B.View:
         call.fail(
             "language/type", f"'{view.buffer.name}' is tensor memory; {call.decl.name} needs shared memory here", name
         )
+    if view.rank is not None and call.decl.name not in ("tma_load", "bulk_load"):
+        written = call.decl.name in ("cp_async", "stmatrix")
+        call.fail(
+            "hardware/remote-destination" if written else "hardware/remote-operand",
+            f"{call.decl.name} works on the own CTA's shared memory; load and store reach into another's",
+            name,
+        )
     return view
 
 

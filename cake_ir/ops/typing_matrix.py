@@ -58,8 +58,6 @@ def _operand(call: Call, view: B.View, name: str, rows: int, k: int, step: int) 
             name,
             "PTX ISA, wgmma: the transpose immediates exist for f16 and bf16 only.",
         )
-    if view.rank is not None:
-        call.fail("hardware/remote-operand", "a matrix operand lies in the own CTA", name)
     panel_aligned(call, view, name, col_bytes=32 if not view.transposed else 16)
     if k % step:
         call.fail("hardware/mma-shape", f"K = {k} is not a multiple of {step}", name)

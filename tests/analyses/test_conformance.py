@@ -291,6 +291,25 @@ REFUSED = {
         kernel("sm_100a", "y: Out[f16, M, 128, 64]", TMEM.format(per=1).replace("f32", "f16").replace("1.0", "1").replace("N", "64")),
         "hardware/tmem-form",
     ),
+    **{
+        f"{op} of another block": (
+            kernel("sm_100a", "x: In[bf16, M, 64], y: Out[bf16, M, 64]", f"""
+launch(ctas=2 * M, cluster=2)
+team = role({unit})
+s = smem(bf16, 16, 64)
+with team:
+    {call}
+"""),
+            f"hardware/remote-{part}",
+        )
+        for op, unit, part, call in (
+            ("ldmatrix", "warp", "operand", "v = ldmatrix(s.on(0), mma_d[16, 64])"),
+            ("stmatrix", "warp", "destination", "stmatrix(s.on(0), load(x[0:, :], mma_d[16, 64]))"),
+            ("cp_async", "warp", "destination", "cp_async(s.on(0), x[0:, :])"),
+            ("tma_store", "thread", "operand", "tma_store(y[0:, :], s.on(0))"),
+            ("bulk_store", "thread", "operand", "bulk_store(y[0:, :], s.on(0))"),
+        )
+    },
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""**Checks.** A tensor copy lands in the own CTA, or with `multicast=` at the same place in several.
+"""**Checks.** A copy from global memory and stmatrix write to the own CTA; `multicast=` of a tensor copy writes the same place in several.
 
 **Why.** There is no form with a remote destination alone.
 """

@@ -1,6 +1,7 @@
-"""**Checks.** wgmma and tcgen05 operands lie in the own CTA (a pair's tcgen05 reads both by itself).
+"""**Checks.** wgmma and tcgen05 operands (a pair's tcgen05 reads both by itself), what ldmatrix reads and what a copy to global memory
+reads lie in the own CTA.
 
-**Why.** Descriptors cannot address another block.
+**Why.** Descriptors and these instructions address shared::cta; `load` and `store` reach into another block.
 """
 
 from __future__ import annotations
