@@ -104,6 +104,9 @@ def drawn(count: int, seed: int) -> list[tuple[str, str, dict[str, Any], str]]:
 
 def measure(count: int, seed: int, repeat: int) -> dict[str, Any]:
     """The whole record."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
     for k in kernels()[:2]:  # warm: imports and tables
         verify_text(k.text(), dict(k.bindings), k.targets[0], k.kernel, fixes=True)
     corpus = [
@@ -124,9 +127,6 @@ def measure(count: int, seed: int, repeat: int) -> dict[str, Any]:
         {"ops": 2 * o + 5, "stages": s, **sample(f"{o} copies, {s} stages", grown(o, s), {}, None, None, repeat)}
         for o, s in [*((o, 2) for o in GROWTH), *((2, s) for s in STAGES[1:])]
     ]
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
     return {
         "kind": "verify-latency",
         "machine": f"{platform.processor() or platform.machine()}, {cpu()}",
