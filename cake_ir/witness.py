@@ -73,8 +73,6 @@ class WitnessSet:
     """A loop that no run within the limit came to the end of."""
     endless: tuple[Span, str, Witness] | None = None
     """A loop that never ends, why, and a shape on which it does not."""
-    endless: tuple[Span, str, Witness] | None = None
-    """A loop that never ends, why, and a shape on which it does not."""
 
 
 def witnesses(bound: BoundKernel) -> WitnessSet:
@@ -157,7 +155,6 @@ class _Search:
                 self.uses[s.site] = n
         self.cache: dict[tuple[int, ...], Any] = {}
         self.too_long: SkeletonLimit | None = None
-        self.endless: tuple[Span, str, Witness] | None = None
         self.endless: tuple[Span, str, Witness] | None = None
 
     # ---- probing
@@ -575,8 +572,6 @@ class _Search:
                 found = self.rehearsal.run(w.shape, sms, oracle, w.ctas, RUN_LIMIT)
             except SkeletonLimit as fault:
                 self.too_long = fault
-                if isinstance(fault, Endless) and fault.span is not None:
-                    self.endless = self.endless or (fault.span, fault.why, w)
                 if isinstance(fault, Endless) and fault.span is not None:
                     self.endless = self.endless or (fault.span, fault.why, w)
                 continue
