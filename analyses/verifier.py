@@ -97,6 +97,14 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
         properties.append(races_property(bound, outputs, len(derived.witnesses)))
         if outputs:
             broken.add("outputs")
+    if not broken:
+        from analyses.tags import check_tags
+
+        tagged, tag_properties = check_tags(bound, derived)
+        found += tagged
+        properties += tag_properties
+        if tagged:
+            broken.add("tags")
     if broken:
         skipped.append("performance: advice is given on programs without errors")
     elif not brief:
