@@ -33,8 +33,6 @@ def check_tags(bound: BoundKernel, derived: Derived) -> tuple[list[Diagnostic], 
     widths: dict[str, int] = {}
     shapes = _chosen(derived)
     for w in shapes:
-        if events > ENOUGH:
-            break
         laws = Laws(Values(), skeleton.extents(w.shape, w.sms))
         try:
             traces = skeleton.run(w.shape, None, w.sms, w.oracle, _ctas(bound, w), limit=LIMIT)
@@ -46,6 +44,8 @@ def check_tags(bound: BoundKernel, derived: Derived) -> tuple[list[Diagnostic], 
             continue
         ran += 1
         events += sum(len(t.events) for t in traces)
+        if events > ENOUGH and not longer:
+            del shapes[shapes.index(w) + 1 :]
         found = _joined([_diagnostic(bound, f, w) for f in laws.findings()])
         if found:
             rules = ", ".join(sorted({d.rule for d in found}))
