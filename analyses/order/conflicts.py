@@ -354,6 +354,17 @@ def _not_released(p: Access, a: Access, what: str) -> tuple[str, Event, Unit, st
     )
 
 
+def _round_known(p: Access, a: Access) -> bool:
+    """Whether the reader of `a` has waited for a commit behind the last product of its own round."""
+    mine = a.event.path[:1]
+    products = [i for i, e in enumerate(p.unit.events) if e.node is p.event.node and e.path[:1] == mine]
+    if not products:
+        return False
+    waited = [e.vals["bar"] for e in a.unit.events[: a.unit.pc] if getattr(e.node, "name", "") == "wait"]
+    behind = (e.vals["bar"] for e in p.unit.events[products[-1] + 1 :] if getattr(e.node, "name", "") == "tcgen05_commit")
+    return any(w.barrier is c.barrier and w.use == c.use for c in behind for w in waited)
+
+
 def _tc(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) -> tuple[str, Event, Unit, str]:
     an = name_of(a.event)
     release = _known_release(p, a)
@@ -375,6 +386,13 @@ def _tc(m: Accesses, p: Access, a: Access, what: str, before: str, mode: str) ->
             p.unit,
             f"{what} is released by a plain arrive while {name_of(p.event)} is still pending; only a "
             f"tcgen05_commit arrives when it is done, and {an} touches it",
+        )
+    if mode == "read" and before != "read" and p.event.path[:1] > a.event.path[:1] and _round_known(p, a):
+        return (  # this run has the product of a later round first
+            rule.OVERWRITTEN,
+            p.event,
+            p.unit,
+            f"{name_of(p.event)} of a later round writes {what} while {a.unit.label} may still read it ({an})",
         )
     return (
         rule.COMMIT_MISSING,

@@ -13,7 +13,7 @@ from lowering import emit
 COPY = """
 @kernel(target="sm_80")
 def shifted(x: In[bf16, M, N], y: Out[bf16, M, 64]):
-    where({where})
+    where({where}, M <= 65536)
     launch(ctas=M)
     team = role(warp)
     tile = smem(bf16, 1, {width})

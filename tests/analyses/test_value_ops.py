@@ -254,7 +254,7 @@ def test_regions_clip_fill_transpose_and_scatter() -> None:
 a = load(x[4:, 30:], vec(1)[8, 32], fill=9.0)
 store(o[0:, 0:], a)
 store(t[0:, 0:].T, load(x[0:7, 0:], vec(1)[8, 32], fill=-1.0))
-rows = load(who[0:], vec(1, 1).rows[32])
+rows = load(who[0:], vec(1).rows[32])
 store(g[rows, 0:], load(x[0:, 0:], vec(1)[32, 32]), when=row_index(load(x[0:, 0:], vec(1)[32, 32])) < 10)
 """,
         "x: In[f32, 10, 40], who: In[i32, 32], o: Out[f32, 8, 32], t: Out[f32, 32, 8], g: Out[f32, 10, 32]",
@@ -331,7 +331,7 @@ def test_atomics_and_counts() -> None:
     who = np.array([0, 1, 1, 2] * 8, np.int32)
     out = run(
         """
-rows = load(who[0:], vec(1, 1).rows[32])
+rows = load(who[0:], vec(1).rows[32])
 atomic_add(x[rows, 0:], fragment(f32, vec(1)[32, 32], 0.5))
 atomic_max(y[0:, 0:], fragment(i32, vec(1)[4, 32], 3))
 """,
