@@ -102,6 +102,11 @@ def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
     return []
 
 
+def runs_whole(bound: BoundKernel) -> bool:
+    """Whether some witness is small enough for its whole grid to be run, so that holes in outputs show."""
+    return any(w.cta_count * len(bound.roles) <= WHOLE for w in witnesses(bound).witnesses)
+
+
 def _all_proved(bound: BoundKernel) -> bool:
     """Whether the text proves all indices inside for every shape, so that none need be tried."""
     d = decide(bound)

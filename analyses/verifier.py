@@ -85,7 +85,7 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
         skipped.append("outputs: whether every output is written once is asked of programs without other errors")
     else:
         from analyses.bounds_findings import OUTSIDE, bounds_properties, check_bounds
-        from analyses.outputs import check_outputs, races_property
+        from analyses.outputs import check_outputs, races_property, runs_whole
 
         outputs = check_outputs(bound)
         outside = any(d.rule == OUTSIDE for d in outputs)
@@ -93,7 +93,7 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
         outside = any(d.rule == OUTSIDE for d in outputs)
         properties += bounds_properties(bound, outside, len(derived.witnesses))
         found += outputs
-        properties.append(_outputs_property(derived, outputs))
+        properties.append(_outputs_property(derived, outputs, runs_whole(bound)))
         properties.append(races_property(bound, outputs, len(derived.witnesses)))
         if outputs:
             broken.add("outputs")
@@ -333,13 +333,15 @@ def _no_shape(name: str, d: Derived) -> Property:
     return Property(name, "undecided", "no witness shape", d.no_shape)
 
 
-def _outputs_property(derived: Derived, found: list[Diagnostic]) -> Property:
+def _outputs_property(derived: Derived, found: list[Diagnostic], whole: bool) -> Property:
     """Whether outputs are written once and global indices lie inside."""
     scope = f"{len(derived.witnesses)} witness shapes"
     if found:
         return Property("global regions", "refuted", scope, ", ".join(sorted({d.rule for d in found})))
     if not derived.witnesses:
         return _no_shape("global regions", derived)
+    if not whole:
+        return Property("global regions", "undecided", scope, "every grid is too large to be run whole: holes were not sought")
     return Property(
         "global regions", "checked", scope, "outputs whose rows or masks depend on data are left to evaluation"
     )

@@ -239,3 +239,18 @@ def step(state: InOut[f32, M, 32], y: Out[f32, M, 32]):
     report = verify_text(text)
     wrong = shift == 1 and order != "sync(grid)"
     assert rules(report) == ({"data/global-race"} if wrong else set()), [d.render() for d in report.diagnostics]
+
+
+@pytest.mark.parametrize(("rows", "verdict"), [("M", "checked"), ("1048576", "undecided")])
+def test_holes_in_the_outputs_of_huge_grids_are_undecided(rows: str, verdict: str) -> None:
+    text = f"""
+@kernel(target="sm_90a")
+def k(x: In[f32, {rows}, 32], y: Out[f32, {rows}, 32]):
+    launch(ctas={"M" if rows == "M" else "1 << 20"})
+    team = role(warp)
+    with team:
+        store(y[cta, :], load(x[cta, :], vec(1).cols[32]))
+"""
+    report = verify_text(text)
+    assert report.accepted
+    assert [p.verdict for p in report.properties if p.name == "global regions"] == [verdict]
