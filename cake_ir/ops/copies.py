@@ -26,7 +26,8 @@ OPS = [
         form="cp.async.bulk.tensor.Nd.shared::cluster.global.mbarrier::complete_tx::bytes",
         source="PTX ISA: cp.async.bulk.tensor",
         doc="Tensor copy global -> shared. One instruction per swizzle panel and per 256 rows. Completion: bytes on `signal` in each "
-        "receiving CTA. Clips at the tensor's extents only (zero fill); clipped boxes count in full. `signal=bar[n].on(r)` on the "
+        "receiving CTA. Clips at the tensor's extents only (zero fill); clipped boxes count in full. Starts at a multiple "
+        "of 16 bytes in the innermost dimension, anywhere in the others. `signal=bar[n].on(r)` on the "
         "sm_100 family signals the pair leader's barrier (.cta_group::2).",
         feature="tma",
         accesses=(Access("region", "read", "async", True), Access("view", "write", "async", True)),
@@ -39,7 +40,7 @@ OPS = [
         (_REGION, _VIEW),
         form="cp.async.bulk.tensor.Nd.global.shared::cta.bulk_group",
         source="PTX ISA: cp.async.bulk.tensor",
-        doc="Tensor copy shared -> global, clipped at the extents. Completion: the issuing thread's bulk group.",
+        doc="Tensor copy shared -> global, clipped at the extents; the innermost start is a multiple of 16 bytes. Completion: the issuing thread's bulk group.",
         feature="tma",
         accesses=(Access("view", "read", "async", True), Access("region", "write", "async", True)),
         completion="group:bulk",
