@@ -40,7 +40,8 @@ OPS = [
         (_REGION, _VIEW),
         form="cp.async.bulk.tensor.Nd.global.shared::cta.bulk_group",
         source="PTX ISA: cp.async.bulk.tensor",
-        doc="Tensor copy shared -> global, clipped at the extents; the innermost start is a multiple of 16 bytes. Completion: the issuing thread's bulk group.",
+        doc="Tensor copy shared -> global, clipped at the extents; the innermost start is a multiple of 16 bytes. "
+        "Completion: the issuing thread's bulk group.",
         feature="tma",
         accesses=(Access("view", "read", "async", True), Access("region", "write", "async", True)),
         completion="group:bulk",
