@@ -16,6 +16,7 @@ from analyses.attempts import Attempts
 from analyses.fixrules import Candidate, candidates
 from analyses.fixtext import Source, apply, places
 from cake_ir.bound import BoundKernel
+from cake_ir.collector import seldom_collected
 from cake_ir.diagnostics import Diagnostic, Fix
 from cake_ir.effort import spent
 
@@ -25,6 +26,7 @@ BUDGET = 200_000
 """Steps (`cake_ir.effort`) of all candidates of one text together: about three seconds."""
 
 
+@seldom_collected
 def with_fixes(
     diagnostics: Sequence[Diagnostic],
     text: str,

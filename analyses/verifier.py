@@ -19,6 +19,7 @@ from analyses.registers import budget
 from analyses.report import LAYERS, Property, Report
 from cake_ir.binding.program import KernelLaunch
 from cake_ir.bound import BoundKernel, While, walk
+from cake_ir.collector import seldom_collected
 from cake_ir.derive import Derived, derive
 from cake_ir.diagnostics import CakeError, Diagnostic, Related
 from cake_ir.syntax import File
@@ -31,6 +32,7 @@ FOLLOW_FROM_STANDSTILL = ("derive/unequal-arrivals", "derive/unequal-bytes", "de
 _SEVERITY = {"error": 0, "warning": 1, "advice": 2}
 
 
+@seldom_collected
 def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> Report:
     """The report on one bound kernel. Never raises for a faulty program.
 
@@ -122,6 +124,7 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
     )
 
 
+@seldom_collected
 def verify_text(
     text: str,
     bindings: Mapping[str, Binding] | None = None,
