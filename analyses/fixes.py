@@ -20,7 +20,8 @@ from cake_ir.collector import seldom_collected
 from cake_ir.diagnostics import Diagnostic, Fix
 from cake_ir.effort import spent
 
-MAX_TRIES = 24
+MAX_TRIES = 16
+"""Of 66 findings of mutants that were repaired, none needed more than 15 candidates, and 60 at most 5."""
 MAX_FINDINGS = 4
 BUDGET = 200_000
 """Steps (`cake_ir.effort`) of all candidates of one text together: about three seconds."""

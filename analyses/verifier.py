@@ -33,11 +33,12 @@ _SEVERITY = {"error": 0, "warning": 1, "advice": 2}
 
 
 @seldom_collected
-def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> Report:
+def verify(bound: BoundKernel, prove: bool | None = False, *, brief: bool = False, deep: bool = True) -> Report:
     """The report on one bound kernel. Never raises for a faulty program.
 
-    brief: errors on the witness shapes only, without proofs, tables and advice (for programs that are only tried).
-    prove: spend the seconds that proofs of the order reading may take (docs/order-reading.md, "Cutoff").
+    prove: spend the seconds that proofs of the order reading may take (docs/order-reading.md, "Cutoff"); None: make none, not
+    even those that are cheap. brief: errors only, without properties, tables and advice (for programs that are only tried).
+    deep: with brief, False stops behind the order reading, before what is only asked of programs without errors so far.
     """
     derived = derive(bound)
     ctx = Context(bound, derived)
@@ -48,12 +49,14 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
     found += resources
     if _errors(resources):
         broken.add("resources")
-    properties = [
-        *_derived_properties(ctx),
-        _resource_property(resources),
-        _bounds_property(ctx),
-        *_guard_property(ctx),
-    ]
+    properties: list[Property] = []
+    if not brief:
+        properties += [
+            *_derived_properties(ctx),
+            _resource_property(resources),
+            _bounds_property(ctx),
+            *_guard_property(ctx),
+        ]
     coverage = [_witness_line(derived)] if derived.witnesses else []
     stop = sorted(
         {d.rule for d in derived.diagnostics if d.severity == "error"}
@@ -69,20 +72,22 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
     else:
         from analyses.order import check_order
 
-        order = check_order(bound, derived, None if brief else prove)
+        order = check_order(bound, derived, prove)
         found += order.diagnostics
         properties = [*_with_cutoff(properties, order.cutoff), *order.properties]
         coverage += order.coverage
         if _errors(order.diagnostics):
             broken.add("order")
-        if not broken:
+        if not broken and (deep or not brief):
             from analyses.loops import check_loops
 
             endless, open_end = check_loops(bound, derived)
             found += endless
-            properties = _with_loops(ctx, properties, endless, open_end)
+            properties = properties if brief else _with_loops(ctx, properties, endless, open_end)
             if endless:
                 broken.add("order")
+    if brief and not deep:
+        return _brief(found)
     if broken:
         skipped.append("outputs: whether every output is written once is asked of programs without other errors")
     else:
@@ -93,10 +98,11 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
         outside = any(d.rule == OUTSIDE for d in outputs)
         outputs += [d for d in check_bounds(bound) if not outside or d.rule != OUTSIDE]
         outside = any(d.rule == OUTSIDE for d in outputs)
-        properties += bounds_properties(bound, outside, len(derived.witnesses))
         found += outputs
-        properties.append(_outputs_property(derived, outputs, runs_whole(bound)))
-        properties.append(races_property(bound, outputs, len(derived.witnesses)))
+        if not brief:
+            properties += bounds_properties(bound, outside, len(derived.witnesses))
+            properties.append(_outputs_property(derived, outputs, runs_whole(bound)))
+            properties.append(races_property(bound, outputs, len(derived.witnesses)))
         if outputs:
             broken.add("outputs")
     if not broken:
@@ -112,7 +118,7 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
     elif not brief:
         found += _static(ctx, "performance")
     if brief:
-        return Report(tuple(d for d in _tidy(found) if d.severity == "error"))
+        return _brief(found)
     return Report(
         diagnostics=_tidy(found),
         properties=tuple(properties),
@@ -122,6 +128,10 @@ def verify(bound: BoundKernel, prove: bool = False, *, brief: bool = False) -> R
         coverage=tuple(coverage),
         skipped=tuple(skipped),
     )
+
+
+def _brief(found: Iterable[Diagnostic]) -> Report:
+    return Report(tuple(d for d in _tidy(found) if d.severity == "error"))
 
 
 @seldom_collected
@@ -297,7 +307,10 @@ def _with_loops(ctx: Context, properties: list[Property], endless: list[Diagnost
     if before.verdict == "proved":
         where = f"while at line {', '.join(map(str, lines))}"
         shapes = f"{len(ctx.derived.witnesses)} witness shapes"
-        return [*rest, replace(before, verdict="checked", scope=shapes, reason=f"{where} ends there, and on random data")]
+        return [
+            *rest,
+            replace(before, verdict="checked", scope=shapes, reason=f"{where} ends there, and on random data"),
+        ]
     return properties
 
 
@@ -344,7 +357,9 @@ def _outputs_property(derived: Derived, found: list[Diagnostic], whole: bool) ->
     if not derived.witnesses:
         return _no_shape("global regions", derived)
     if not whole:
-        return Property("global regions", "undecided", scope, "every grid is too large to be run whole: holes were not sought")
+        return Property(
+            "global regions", "undecided", scope, "every grid is too large to be run whole: holes were not sought"
+        )
     return Property(
         "global regions", "checked", scope, "outputs whose rows or masks depend on data are left to evaluation"
     )
@@ -425,7 +440,12 @@ def _causes(found: list[Diagnostic]) -> list[Diagnostic]:
         if d.rule in ("hardware/illegal-unit", "hardware/feature-missing"):
             # a role of the wrong unit shows at each of its ops, a wrong target at each op that it lacks
             unit = d.subject.role if d.rule == "hardware/illegal-unit" else ""
-            who = (d.rule, d.subject.kernel, unit, d.message.rpartition("here the unit is" if unit else " exist on ")[2])
+            who = (
+                d.rule,
+                d.subject.kernel,
+                unit,
+                d.message.rpartition("here the unit is" if unit else " exist on ")[2],
+            )
             if who in units:
                 first = out[units[who]]
                 also = (*first.related, Related(span=d.span, message=d.message))

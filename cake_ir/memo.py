@@ -23,3 +23,10 @@ def memo(bound: BoundKernel, key: str, make: Callable[[], T]) -> T:
     if key not in store:
         store[key] = make()
     return store[key]
+
+
+def forget(bound: BoundKernel, *keys: str) -> None:
+    """Drops kept results, so that they are computed anew."""
+    owner, store = bound.notes.get("memo", (None, {}))
+    for key in keys if owner is bound else ():
+        store.pop(key, None)
