@@ -47,9 +47,14 @@ def uninitialised(m: Any, u: Unit, e: Event, v: ViewAt, holes: bool = False) -> 
 def overlay(m: Any, a: Access, cell: Cell) -> None:
     """A read that meets contents which another buffer of the same storage wrote last."""
     mine = a.view.view.buffer
-    met = [p for p in reversed(cell.writes.values()) if subtract(a.box, p.box) != [a.box]]  # the latest first
-    if mine not in cell.writers and all(_same_form(mine, p.view.view.buffer) for p in met):
-        return  # another name of the same tile: nothing of its own was there that could be stale
+    r0, r1, c0, c1 = a.box
+    met = (  # the latest first
+        p for p in reversed(cell.writes.values()) if (q := p.box)[0] < r1 and r0 < q[1] and q[2] < c1 and c0 < q[3]
+    )
+    if mine not in cell.writers:
+        met = list(met)
+        if all(_same_form(mine, p.view.view.buffer) for p in met):
+            return  # another name of the same tile: nothing of its own was there that could be stale
     rest = [a.box]
     for p in met:
         left = [piece for r in rest for piece in subtract(r, p.box)]
@@ -58,6 +63,8 @@ def overlay(m: Any, a: Access, cell: Cell) -> None:
             break
         if not masked:
             rest = left
+            if not rest:
+                return
     else:
         return
     other = p.view.view.buffer
