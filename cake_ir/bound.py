@@ -574,7 +574,6 @@ class BoundKernel:
     scalars: tuple[ScalarVar, ...]
     sites: int
     span: Span
-    content_id: str = ""
     source_name: str = "<text>"
     notes: dict[str, Any] = field(default_factory=dict)
 

@@ -75,8 +75,6 @@ def bind(
         return BindResult(None, tuple(sorted(unique.values(), key=lambda d: (d.span.line, d.span.col, d.rule))))
     for var, uniformity in c.uniformity.items():
         object.__setattr__(var, "uniformity", uniformity)
-    from cake_ir.ident import content_id
-
     bound = B.BoundKernel(
         name=chosen.name,
         target=table,
@@ -94,7 +92,6 @@ def bind(
         scalars=tuple(c.scalars),
         sites=c.sites,
         span=chosen.span,
-        content_id=content_id(file),
         source_name=name,
         notes={"definitions": dict(c.definitions), "ranges": dict(c.ranges)},
     )
