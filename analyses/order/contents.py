@@ -2,7 +2,7 @@
 
 The order reading sees that memory is read which nothing has written, or only stores under a mask. Which elements are
 undefined, and where they go, is a question about values; the value reading tracks it element by element, so it is asked, at
-the very shape, under two choices of data.
+the very shape, under up to three choices of data.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from analyses.order import findings as rule
-from cake_ir.bound import BoundKernel, compile_sx
+from cake_ir.bound import BoundKernel, Op, Region, ScalarVar, compile_sx, walk
 from cake_ir.skeleton import compile_skeleton
 from cake_ir.witness import Witness
 
@@ -47,14 +47,18 @@ def _shown(bound: BoundKernel, w: Witness) -> bool | None:
     if w.cta_count > CTAS:
         return None
     scalars: dict[str, Any] = {a.name: 1 for a in bound.args} | dict(w.dims)
+    steering = _steering(bound)
+    whole = {t.name for t in bound.tensors}
     ended = False
-    for fill in (1, 0):
-        tensors = _tensors(bound, w, fill)
+    for filled in (whole, steering, set[str]()):
+        tensors = _tensors(bound, w, filled)
         if tensors is None:
             return None
         try:
             interpret(bound, tensors, scalars, sms=w.sms)
-            ended = True
+            ended = (
+                ended or steering <= filled
+            )  # without the data that steer it, a run may skip the very reads in question
         except ValueFault as fault:
             if fault.kind == "poison":
                 return True
@@ -63,8 +67,19 @@ def _shown(bound: BoundKernel, w: Witness) -> bool | None:
     return False if ended else None
 
 
-def _tensors(bound: BoundKernel, w: Witness, fill: int) -> dict[str, Any] | None:
-    """Inputs of a launch: floats that differ, integers as the witness chose them (fill) or zero."""
+def _steering(bound: BoundKernel) -> set[str]:
+    """Integer tensors whose elements become scalars: lengths, offsets, conditions."""
+    return {
+        s.operands["src"].tensor.name
+        for s in walk(bound.body)
+        if isinstance(s, Op)
+        and isinstance(s.operands.get("src"), Region)
+        and any(isinstance(r, ScalarVar) for r in s.results)
+    }
+
+
+def _tensors(bound: BoundKernel, w: Witness, filled: set[str]) -> dict[str, Any] | None:
+    """Inputs of a launch: floats that differ, integers as the witness chose them (in the tensors of `filled`) or zero."""
     import numpy as np
 
     from analyses.value.formats import np_dtype
@@ -79,7 +94,11 @@ def _tensors(bound: BoundKernel, w: Witness, fill: int) -> dict[str, Any] | None
             return None
         dtype = np.dtype(np_dtype(t.dtype))
         if dtype.kind in "iub":
-            last = [w.oracle.value(i, shape[-1], number) if fill else 0 for i in range(shape[-1])] if shape else []
+            last = (
+                [w.oracle.value(i, shape[-1], number) if t.name in filled else 0 for i in range(shape[-1])]
+                if shape
+                else []
+            )
             found[t.name] = np.broadcast_to(np.asarray(last, dtype), shape).copy()
         else:
             found[t.name] = rng.standard_normal(shape).astype(dtype)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference import BF16, E4M3, Arrays, Problem, f64, normal, outside, sigmoid, sum_error
+from tests.reference import BF16, E4M3, Arrays, Problem, f64, narrow_error, normal, outside, sigmoid
 
 BLOCK = 128
 TOP = 448.0
@@ -55,7 +55,7 @@ def up(route: Routing, k: int, hidden: int) -> Problem:
     for e in range(experts):
         mine = slice(route.offsets[e], route.offsets[e + 1])
         both = a[mine] @ b[e].T
-        size = (np.abs(a[mine]) @ np.abs(b[e]).T) * sum_error(BLOCK)
+        size = (np.abs(a[mine]) @ np.abs(b[e]).T) * narrow_error(BLOCK)
         gate, value = both[:, :hidden], both[:, hidden:]
         y[mine] = gate * sigmoid(gate) * value
         # |silu'| < 1.1
@@ -93,7 +93,7 @@ def down(route: Routing, h: np.ndarray, sh: np.ndarray, k: int, tokens: int) -> 
                 want[t] += part
                 size[t] += np.abs(part)
                 terms[t] += 1
-                loss[t] += float(route.weight[r]) * (np.abs(b[e]) @ np.abs(a[r])) * sum_error(BLOCK)
+                loss[t] += float(route.weight[r]) * (np.abs(b[e]) @ np.abs(a[r])) * narrow_error(BLOCK)
     # every term is rounded once, and every sum once; a partial sum is at most `size`
     bound = (terms + 1) * 2.0**-8 * size + loss
     tensors = {
