@@ -150,6 +150,8 @@ def judge(
         except CakeError as fault:
             d = fault.diagnostic
             return Judgement("fault", d.rule, d.message, where, d.span.line, runs)
+        except ZeroDivisionError as fault:  # of the program's own index arithmetic
+            return Judgement("fault", "division", str(fault), where, runs=runs)
         except Exception as bug:  # a bug of the value reading is a result, not the end of the run
             return Judgement("crash", type(bug).__name__, str(bug)[:300], where, runs=runs)
         left -= signal_time() - begin

@@ -185,11 +185,11 @@ def subjects() -> tuple[Subject, ...]:
                 (lambda: attention((1, 64, 0), 1, 64, 1, 1, 64, True), 2)),
         _sketch("07_kda", "kda_prefill", {"STAGES": 2}, (lambda: prefill((37, 0, 16), 2), 4),
                 (lambda: prefill((90,), 1), 4), (lambda: prefill((1, 17), 1), 2), ragged=True),
-        _sketch("07_kda", "kda_decode", {}, (lambda: decode(2, 2), 4)),
+        _sketch("07_kda", "kda_decode", {}, (lambda: decode(2, 2), 4), (lambda: decode(3, 1), 2)),
         _sketch("08_knn_sm90", "knn_partial", {"D": 64, "STAGES": 1}, (lambda: neighbours(70, 300, 64, 1, 10)[0], 4),
-                (lambda: neighbours(3, 20, 64, 2, 10)[0], 4)),
+                (lambda: neighbours(3, 20, 64, 2, 10)[0], 4), (lambda: neighbours(140, 5, 64, 1, 10)[0], 2)),
         _sketch("08_knn_sm90", "knn_merge", {}, (lambda: neighbours(*KNN)[1], 4),
-                (lambda: neighbours(3, 20, 64, 1, 10)[1], 4)),
+                (lambda: neighbours(3, 20, 64, 1, 10)[1], 4), (lambda: neighbours(2, 5, 64, 2, 10)[1], 2)),
         _sketch("09_moe_fp8_sm90", "moe_up", {"STAGES": 2}, (lambda: up(ROUTE, 256, 128), 2),
                 (lambda: up(ROUTE, 768, 128), 4), (lambda: up(FEW, 128, 256), 2), ragged=True),
         _sketch("09_moe_fp8_sm90", "moe_down", {"STAGES": 2}, (lambda: _mid(384), 2),
@@ -197,7 +197,8 @@ def subjects() -> tuple[Subject, ...]:
         _sketch("10_tinygemm_sm90", "tinygemm", {"STAGES": 4, "SPLIT": 2, "BK": 64},
                 (lambda: tinygemm(11, 24, 1240), 4), (lambda: tinygemm(3, 40, 72), 4)),
         _sketch("11_kmeans_a_sm90", "kmeans_packed", {"STAGES": 2, "DP": 64},
-                (lambda: kmeans(2, 150, 330, 40, packed=True), 2), (lambda: kmeans(3, 130, 20, 8, packed=True), 2)),
+                (lambda: kmeans(2, 150, 330, 40, packed=True), 2), (lambda: kmeans(3, 130, 20, 8, packed=True), 2),
+                (lambda: kmeans(1, 300, 20, 8, packed=True), 2)),
     ]  # fmt: skip
     seen: dict[str, Subject] = {}
     for s in found:
