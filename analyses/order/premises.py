@@ -252,7 +252,7 @@ class _Reader:
         definitions = self.bound.notes.get("definitions", {})
         whole = self.bound.launch.cluster == 1
         for x in (s.start, s.stop, s.step):
-            for v in _deep(x, definitions):
+            for v in sorted(_deep(x, definitions), key=lambda v: v.slot):
                 same = v.kind in SAME_IN_ALL_CTAS or v.kind == "cluster_id" or (v.kind == "cta" and whole)
                 if v in self.loaded or v in self.skeleton.tainted:
                     raise Broken(f"the length of the loop depends on loaded data ({v.name})", s.span)
@@ -385,7 +385,8 @@ class _Reader:
         raise Broken(why, span)
 
     def _blame(self, x: SX, span: Span) -> None:
-        for v in _deep(x, {v: s[0][0].value for v, s in self.sets.items() if len(s) == 1}):
+        known = {v: s[0][0].value for v, s in self.sets.items() if len(s) == 1}
+        for v in sorted(_deep(x, known), key=lambda v: v.slot):  # a set has another order in each process
             if v in self.loaded or v in self.skeleton.tainted:
                 raise Broken(f"a number depends on loaded data ({v.name})", span)
             if v.kind in SAME_IN_ALL_CTAS or v.kind in ("cta", "cluster_id"):

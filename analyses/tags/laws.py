@@ -10,7 +10,7 @@ block-sparse and triangular loops, one tensor against itself, what data decide.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from analyses.tags.values import (
@@ -378,7 +378,7 @@ class Laws:
         for s in self.stores.values():
             out = self._named(s.tensor, s.at)
             yield from self._foreign(s, out)
-            for t in s.value.tags:
+            for t in _in_order(s.value.tags):
                 keys = self.keys[t.tensor]
                 for i, x in enumerate(t.at):
                     d = out.get(keys[i])
@@ -417,7 +417,7 @@ class Laws:
             kind = s.at[d].kind
             if kind == "s" or any(key in self.keys[t.tensor] for t in s.value.tags):
                 continue
-            for t in s.value.tags:
+            for t in _in_order(s.value.tags):
                 i = t.axis(kind)
                 other = None if i is None or not t.product else out.get(self.keys[t.tensor][i])
                 if other is not None and s.at[other].kind not in (kind, "s"):
@@ -482,6 +482,11 @@ def _planes(s: _Slip) -> bool:
 
 def _fraction(shift: int, extent: int) -> bool:
     return shift != 0 and extent % abs(shift) == 0 and 2 <= extent // abs(shift) <= 4
+
+
+def _in_order(tags: Iterable[TileTag]) -> list[TileTag]:
+    """Tags in the same order in every process, so that the finding that comes first is the same too."""
+    return sorted(tags, key=lambda t: (t.tensor.name, t.product, [(x.kind, x.start, x.swept) for x in t.at]))
 
 
 def _places(ops: Ops) -> tuple[tuple[Op, str], ...]:
