@@ -30,6 +30,7 @@ class Fault:
     """The `nth` place where `old` stands in the corpus kernel, replaced by `new`; None deletes the whole lines.
 
     `seen` is False for a fault that leaves a legal program: only its numbers are wrong, so no rule can name a line.
+    `repairable` is False for one that a rule names, but whose right text only the author knows.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Fault:
     new: str | None = None
     nth: int = 1
     seen: bool = True
+    repairable: bool = True
 
     @property
     def contract(self) -> str:
@@ -119,10 +121,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault("cp_async_wait too shallow", "gemm_sm80", "cp_async_wait(STAGES - 2)", "cp_async_wait(STAGES - 1)"),
     Fault("wrong K step of a fragment", "gemm_sm80", "(wn, 32).cols(16 * j", "(wn, 32).cols(32 * j"),
     Fault("too many K steps", "gemm_sm80", "unroll(BK // 16)", "unroll(BK // 8)"),
-    Fault("wrong K step of a copy", "gemm_sm80", "n * BK", "n * 32", nth=4, seen=False),
+    Fault("wrong K step of a copy", "gemm_sm80", "n * BK", "n * 32", nth=4, repairable=False),
     Fault("dropped sync before a read back", "gemm_sm80", "sync(math)", nth=3),
     Fault("dropped cp_async_wait(0)", "gemm_sm80", "cp_async_wait(0)"),
     Fault("dropped sync(rows)", "softmax", "sync(rows)"),
+    Fault("wrong constant", "softmax", "LOG2E = 1.4426950408889634", "LOG2E = 1.5", seen=False),
     Fault("misspelt op", "softmax", "row_max(v)", "row_maxx(v)"),
     Fault("misspelt argument", "softmax", "vec(1).cols[WARPS], fill", "vec(1).cols[WARPS], fil"),
 )

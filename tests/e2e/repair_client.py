@@ -211,7 +211,7 @@ async def _table(part: str, docs: bool) -> int:
     print(render(rows))
     if docs:
         write_docs(rows)
-    return 0 if all(r.outcome.repaired == r.fault.seen for r in rows) else 1
+    return 0 if all(r.outcome.repaired == (r.fault.seen and r.fault.repairable) for r in rows) else 1
 
 
 def main() -> int:

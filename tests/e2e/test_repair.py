@@ -50,7 +50,7 @@ def test_planted_faults_are_repaired(rows: list[Row], capsys: pytest.CaptureFixt
     repaired = [r for r in rows if r.outcome.repaired]
     assert len(repaired) >= 10
     assert {r.fault.kernel for r in repaired} == {"kmeans_assign", "gemm_sm90", "gemm_sm80", "softmax"}
-    assert [r.fault for r in rows if not r.outcome.repaired] == [f for f in FAULTS if not f.seen]
+    assert [r.fault for r in rows if not r.outcome.repaired] == [f for f in FAULTS if not (f.seen and f.repairable)]
 
 
 def test_repairs_are_cheap(rows: list[Row]) -> None:
@@ -78,6 +78,11 @@ def test_a_fault_of_the_numbers_alone_is_caught_by_the_contract(rows: list[Row])
             ("propose_ir", "ok"), ("verify", "accepted"), ("compile_and_bench", "failed"),
         ]  # fmt: skip
         assert outcome.rule == "" and not outcome.repaired
+
+
+def test_a_fault_that_only_its_author_can_repair_is_named(rows: list[Row]) -> None:
+    named = [r.outcome for r in rows if r.fault.seen and not r.fault.repairable]
+    assert [(o.rule.split("/")[0], o.repaired) for o in named] == [("data", False)]
 
 
 def test_the_page_shows_what_is_measured(rows: list[Row]) -> None:
