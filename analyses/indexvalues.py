@@ -127,7 +127,11 @@ class Values:
         if op in ("<<", ">>") and k is not None and 0 <= k < 31:
             return S.mul(args[0], const(1 << k)) if op == "<<" else a.floor_div(args[0], const(1 << k))
         if op == "&" and k is not None and k >= 0:
-            return a.modulo(args[0], const(k + 1)) if k & (k + 1) == 0 else a.opaque("&", *args, lower=[{}], upper=[const(k)])
+            return (
+                a.modulo(args[0], const(k + 1))
+                if k & (k + 1) == 0
+                else a.opaque("&", *args, lower=[{}], upper=[const(k)])
+            )
         if op == "lsb":
             some = args[0] in self.distinct or a.proves(S.add(args[0], const(-1)), self.facts)
             low = const(0 if some else -1)
@@ -183,7 +187,7 @@ class Values:
         if isinstance(cond, (SOp, VOp)):
             if cond.op in ("and", "&"):
                 return [f for c in cond.args for f in self.conditions(c)]
-            if cond.op == "not" and isinstance(cond.args[0], SOp):
+            if cond.op in ("not", "~"):
                 return self.negations(cond.args[0])
             if cond.op in ("<", "<=", ">", ">=", "==", "!="):
                 value = self.scalar if isinstance(cond, SOp) else self.element
@@ -214,7 +218,9 @@ class Values:
         turned = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "!=": "==", "==": "!="}
         if isinstance(cond, SOp) and cond.op in turned:
             return self.conditions(SOp(turned[cond.op], cond.args, "bool"))
-        if isinstance(cond, SOp) and cond.op == "or":
+        if isinstance(cond, VOp) and cond.op in turned:
+            return self.conditions(VOp(turned[cond.op], cond.args, cond.type))
+        if isinstance(cond, (SOp, VOp)) and cond.op in ("or", "|"):
             return [f for c in cond.args for f in self.negations(c)]
         self.loose += 1
         return []

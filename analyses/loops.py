@@ -36,8 +36,8 @@ from cake_ir.witness import Witness
 RULE = "sync/endless-loop"
 ROUNDS = 300
 """Rounds of one execution of a loop that a run waits for."""
-SIGNS = ("any", "positive", "negative")
-"""What the random numbers are like: a condition that compares with zero may depend on it."""
+SIGNS = ("any", "positive", "negative", "infinite")
+"""What the numbers are like: a condition that compares with zero, or with what nothing exceeds, may depend on it."""
 SMALL = 1 << 14
 """Bytes of shared memory up to which a kernel is small enough to be run with all of them."""
 ELEMENTS = 1 << 18
@@ -158,5 +158,6 @@ def _tensors(bound: BoundKernel, w: Witness, signs: str) -> dict[str, np.ndarray
             found[t.name] = np.broadcast_to(np.array(row), shape).astype(form)
         else:
             x = chance.standard_normal(shape)
-            found[t.name] = (x if signs == "any" else abs(x) if signs == "positive" else -abs(x)).astype(form)
+            drawn = {"any": x, "positive": abs(x), "negative": -abs(x), "infinite": np.full(shape, np.inf)}[signs]
+            found[t.name] = drawn.astype(form)
     return found

@@ -27,7 +27,7 @@ from cake_ir.bound import (
     walk,
 )
 from cake_ir.diagnostics import Diagnostic, Related, Span, Subject
-from cake_ir.skeleton import AssumeViolated, Skeleton, SkeletonLimit
+from cake_ir.skeleton import AssumeViolated, DataOracle, Skeleton, SkeletonLimit
 from cake_ir.witness import Witness, iter_events, witnesses
 
 UNWRITTEN, TWICE, OUTSIDE = "data/output-unwritten", "data/output-written-twice", "data/global-out-of-bounds"
@@ -85,7 +85,11 @@ def check_outputs(bound: BoundKernel) -> list[Diagnostic]:
         agents = 0
         chosen = sorted(witnesses(bound).witnesses, key=lambda w: w.cta_count)
         full = [w for w in chosen if all(w.shape.values())]  # an empty tensor has no holes
-        more = [*_ragged(skeleton, full[0]), *_larger(skeleton, full[0])] if writes and full else []
+        more = (
+            [*_ragged(skeleton, full[0]), *_larger(skeleton, full[0]), *_spread(skeleton, full)]
+            if writes and full
+            else []
+        )
         for w in [*chosen, *more]:
             if writes and w.cta_count * len(bound.roles) > WHOLE:
                 continue
@@ -128,7 +132,9 @@ def races_property(bound: BoundKernel, found: list[Diagnostic], shapes: int) -> 
     if any(d.rule == RACE for d in found):
         return Property(name, "refuted", f"{shapes} witness shapes", RACE)
     if not mixed:
-        return Property(name, "proved", "all shapes", "no tensor is both written and touched otherwise, reductions commute")
+        return Property(
+            name, "proved", "all shapes", "no tensor is both written and touched otherwise, reductions commute"
+        )
     if facts.announced:
         reason = "a grid sync, polled flags or returned atomics order CTAs; across clusters that is not followed"
         return Property(name, "undecided", "accesses of different clusters", reason)
@@ -155,7 +161,12 @@ def _larger(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
                     steps[name] = max(steps.get(name, 0), 1 if d.kind == "index" else d.size)
     for name, step in steps.items():
         many = step * max(r.count for r in bound.roles)
-        for value in (shape[name] + 2 * many + 8 * (step > 8), shape[name] + 2 * many, shape[name] + 2 * step, 4 * shape[name]):
+        for value in (
+            shape[name] + 2 * many + 8 * (step > 8),
+            shape[name] + 2 * many,
+            shape[name] + 2 * step,
+            4 * shape[name],
+        ):
             larger = {**shape, name: value}
             env = skeleton.environment(larger, {}, base.sms)
             if skeleton.admits(env):
@@ -163,6 +174,19 @@ def _larger(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
                 if 0 < ctas * agents <= AGENTS // 6:
                     yield replace(base, dims=tuple(larger.items()), ctas=(), cta_count=ctas, goal=f"large {name}")
                     break
+
+
+def _spread(skeleton: _Regions, chosen: list[Witness]) -> Iterator[Witness]:
+    """The largest witness on three SMs, with data that rise: work that several CTAs share shows only where there are some."""
+    found = []
+    for w in chosen:
+        env = skeleton.environment(w.shape, {}, 3)
+        ctas = skeleton.cta_count(env) if w.sms < 3 and skeleton.admits(env) else 0
+        if w.cta_count < ctas <= AGENTS // 6:
+            found.append(replace(w, sms=3, ctas=(), cta_count=ctas, goal="three SMs"))
+    for w in sorted(found, key=lambda w: -sum(w.shape.values()))[:1]:
+        tops = sorted(set(w.shape.values()), reverse=True)[:3] if skeleton.int_loads else [0]
+        yield from (replace(w, oracle=DataOracle("ramp", top, w.oracle.rounds)) for top in tops)
 
 
 def _ragged(skeleton: _Regions, base: Witness) -> Iterator[Witness]:
@@ -253,7 +277,9 @@ def _check(skeleton: _Regions, facts: RegionFacts, w: Witness, writes: bool) -> 
                     return
                 if t in shared and facts.certain(op, r):
                     # inside a cluster the order reading follows syncs and barriers
-                    agent = trace.cta // bound.launch.cluster if facts.ordered else (trace.cta, trace.role, trace.instance)
+                    agent = (
+                        trace.cta // bound.launch.cluster if facts.ordered else (trace.cta, trace.role, trace.instance)
+                    )
                     other = shared[t].meet(agent, trace, op, mode_of(op, name), at.dims)
                     if other is not None:
                         text = f"{op.name} touches elements of {t.name} that {other[1]} touches ({other[0].name}), nothing orders the two"
@@ -300,7 +326,9 @@ class _Owners:
         self.labels: list[str] = []
         self.ops: dict[tuple[int, str], Op] = {}
 
-    def meet(self, agent: Any, trace: Any, op: Op, mode: str, dims: tuple[tuple[int, int], ...]) -> tuple[Op, str] | None:
+    def meet(
+        self, agent: Any, trace: Any, op: Op, mode: str, dims: tuple[tuple[int, int], ...]
+    ) -> tuple[Op, str] | None:
         """Notes an access; the op and agent that it meets unordered. Reads may meet each other, and so may reductions (update)."""
         if not self.agents or self.agents[-1] != agent:
             self.agents.append(agent)

@@ -97,6 +97,13 @@ LAWS: dict[str, Law] = {
     "data/index-overflow": Law(
         "PTX ISA, integer arithmetic: the results of 32-bit instructions wrap", "the judge's launches are small"
     ),
+    "sync/spin-without-residency": Law(
+        "CUDA programming guide, cooperative groups: all blocks of a grid-wide sync are resident", _LIMIT
+    ),
+    "data/overlay-stale-read": Law(
+        "Cake: a tile is read by the name that wrote it last (docs/language.md, over=)",
+        "the bytes are those of the other name, or nobody uses what was read",
+    ),
     "derive/named-ids": Law("PTX ISA, bar, barrier: 16 named barriers per CTA", _LIMIT),
     "data/proxy-fence-global": Law("PTX ISA, Proxies", "global memory is not split by proxy here"),
     "sync/wait-not-converged": Law(
@@ -148,8 +155,8 @@ EDIT_LAWS: dict[str, EditLaw] = {
         rules=("data/cp-async-wait-count", "data/slot-reuse-without-wait", "data/write-into-flight",
                "data/overwritten-while-read", "data/unsynchronised-write", "data/unsynchronised-read", "data/lane-race",
                "data/released-before-read"),
-        kinds=("duplicate", "predicate"),
-        ops=("tma_load", "bulk_load", "cp_async", "store", "stmatrix", "if"),
+        kinds=("duplicate", "predicate", "loop"),
+        ops=("tma_load", "bulk_load", "cp_async", "store", "stmatrix", "if", "for"),
     ),
     "wait by one thread": EditLaw(
         "PTX ISA, mbarrier.try_wait: the executing thread waits and acquires, nobody else",

@@ -36,7 +36,17 @@ def _plan() -> list[Entry]:
 
 def _look(group: Any) -> list[str]:
     """A third refuted, a third accepted, the rest of all sorts, by id."""
-    words = ("refuted", "accepted", "other function", "unfit", "refuted", "accepted", "unfit", "false accept", "accepted")
+    words = (
+        "refuted",
+        "accepted",
+        "other function",
+        "unfit",
+        "refuted",
+        "accepted",
+        "unfit",
+        "false accept",
+        "accepted",
+    )
     return [words[int(e.id[3:11], 16) % len(words)] for e in group]
 
 
@@ -244,7 +254,10 @@ def test_sanitizer_reports_are_read() -> None:
     raced = sanitizer(RACECHECK)
     assert raced["errors"] == 1
     assert raced["findings"] == ["Error: Race reported between Write access at gemm+0x1230 in gemm.cake:30"]
-    assert sanitizer("========= COMPUTE-SANITIZER\nLAUNCH ok\n========= ERROR SUMMARY: 0 errors\n") == {"errors": 0, "findings": []}
+    assert sanitizer("========= COMPUTE-SANITIZER\nLAUNCH ok\n========= ERROR SUMMARY: 0 errors\n") == {
+        "errors": 0,
+        "findings": [],
+    }
     assert sanitizer("killed") == {"errors": None, "findings": []}
 
 
@@ -302,18 +315,40 @@ def _written(tmp_path: Path, outcomes: dict[str, tuple[str, str]]) -> tuple[runn
     jobs, ran = [], []
     for name, (c, outcome) in outcomes.items():
         rules = ["data/slot-reuse-without-wait"] if c == "refuted" else []
-        about = {"id": name, "subject": "corpus/softmax", "kind": "drop", "what": f"drop {name}", "class": c, "rules": rules}
+        about = {
+            "id": name,
+            "subject": "corpus/softmax",
+            "kind": "drop",
+            "what": f"drop {name}",
+            "class": c,
+            "rules": rules,
+        }
         state = "fault" if c == "refuted" else "passed"
         jobs.append({**about, "message": "", "judge": {"state": state}, "cubins": {"plain": "ab"}})
         if outcome:
-            one = {"variant": "plain", "problem": 0, "outcome": outcome, "says": "" if outcome == "ok" else "seen | so", "launches": 12}
+            one = {
+                "variant": "plain",
+                "problem": 0,
+                "outcome": outcome,
+                "says": "" if outcome == "ok" else "seen | so",
+                "launches": 12,
+            }
             ran.append({"id": name, "class": c, "outcome": outcome, "series": [one], "seconds": 1.0})
-    meta = {"seed": 4, "commit": "abc", "compiler": "NVRTC 13.0", "command": "prepare", "programs": ["corpus/softmax"], "planned": 9}
+    meta = {
+        "seed": 4,
+        "commit": "abc",
+        "compiler": "NVRTC 13.0",
+        "command": "prepare",
+        "programs": ["corpus/softmax"],
+        "planned": 9,
+    }
     (tmp_path / "in" / "meta.json").write_text(json.dumps(meta))
     (tmp_path / "in" / "jobs.jsonl").write_text("".join(json.dumps(j) + "\n" for j in jobs))
     (out / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in ran) + '{"id": "torn')
     (out / "device.json").write_text(json.dumps({"name": "NVIDIA H200", "driver": "13.0"}))
-    checked = [{"id": "r1", "tool": "memcheck", "errors": 2, "findings": ["Invalid read"], "launch": "ok", "seconds": 3}]
+    checked = [
+        {"id": "r1", "tool": "memcheck", "errors": 2, "findings": ["Invalid read"], "launch": "ok", "seconds": 3}
+    ]
     (out / "sanitizer.jsonl").write_text("".join(json.dumps(c) + "\n" for c in checked))
     return runner.Package(tmp_path / "in"), out
 

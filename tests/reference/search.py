@@ -71,14 +71,16 @@ def neighbours(queries: int, entries: int, width: int, parts: int, k: int) -> tu
         return found
 
     best = np.sort(score, axis=1)[:, :k]
-    merged = np.argsort(score, axis=1, kind="stable")[:, :k].astype(np.int32)
+    merged = np.full((queries, k), -1, np.int32)  # fewer entries than k leave the rest at -1
+    merged[:, : best.shape[1]] = np.argsort(score, axis=1, kind="stable")[:, :k]
 
     def judge_merge(out: Mapping[str, np.ndarray]) -> list[str]:
         i = out["nearest"]
         if i.shape != (queries, k):
             return [f"nearest has shape {i.shape}"]
-        ok = _names(i, best, np.ones(best.shape, bool), score, bound, (0, entries))
-        return [] if ok else ["nearest does not name the nearest entries in order"]
+        there = best.shape[1]
+        ok = _names(i[:, :there], best, np.ones(best.shape, bool), score, bound, (0, entries))
+        return [] if ok and (i[:, there:] == -1).all() else ["nearest does not name the nearest entries in order"]
 
     value32 = value.astype(np.float32)
     first: Arrays = {"q": q, "db": db, "db_sq": square}

@@ -88,7 +88,11 @@ def verdict(name: str, text: str) -> dict[str, Any]:
         return {"class": "unfit", "why": f"{type(bug).__name__}: {bug}"[:200]}
     errors = [d for d in report.diagnostics if d.severity == "error"]
     rules = list(dict.fromkeys(d.rule for d in errors))
-    return {"class": "refuted" if errors else "accepted", "rules": rules, "message": errors[0].message[:300] if errors else ""}
+    return {
+        "class": "refuted" if errors else "accepted",
+        "rules": rules,
+        "message": errors[0].message[:300] if errors else "",
+    }
 
 
 def judged(name: str, text: str, accepted: bool) -> dict[str, Any]:
@@ -126,7 +130,12 @@ def make(name: str, text: str | None, cache: Path) -> dict[str, Any]:
         (cache / f"{done.sha256}.cubin").write_bytes(done.cubin)
         cubins[variant] = done.sha256
     tma = bool(emitted.manifest.tensor_maps) or any(f"cake::{op}" in emitted.cuda for op in COPY_OPS)
-    return {"launches": launches(subject, emitted), "cubins": cubins, "tma": tma, "compiler": f"NVRTC {done.nvrtc_version}"}
+    return {
+        "launches": launches(subject, emitted),
+        "cubins": cubins,
+        "tma": tma,
+        "compiler": f"NVRTC {done.nvrtc_version}",
+    }
 
 
 NOISE = r"""

@@ -49,7 +49,9 @@ class Bench:
 
     def scrub(self, pattern: int) -> None:
         """Leave `pattern` in the shared memory of every SM."""
-        self._plain(self._scrub, self.sms, 512, self._smem, self.stream, ctypes.c_uint(pattern), ctypes.c_uint(self._smem // 4))
+        self._plain(
+            self._scrub, self.sms, 512, self._smem, self.stream, ctypes.c_uint(pattern), ctypes.c_uint(self._smem // 4)
+        )
 
     def noise(self, blocks: int, rounds: int) -> None:
         """Load the memory system for a while from a stream beside."""
@@ -96,7 +98,9 @@ class Trial:
     def __init__(self, bench: Bench, cubin: bytes, plan: Mapping[str, Any], problem: Problem, directions: Mapping[str, str],
                  *, ragged: bool, guard: int = GUARD) -> None:  # fmt: skip
         self.bench, self.problem, self.ragged = bench, problem, ragged
-        self.arrays = {n: np.ascontiguousarray(a) for n, a in {**problem.right, **problem.tensors}.items() if n in directions}
+        self.arrays = {
+            n: np.ascontiguousarray(a) for n, a in {**problem.right, **problem.tensors}.items() if n in directions
+        }
         self.directions = directions
         self.buffers: dict[str, Buffer] = {}
         for n, a in self.arrays.items():
@@ -145,7 +149,10 @@ class Trial:
         for n, b in self.buffers.items():
             offsets = b.damage()
             if offsets:
-                return {"state": "outside", "says": f"{len(offsets)} bytes beside {n} were written, the first at offset {offsets[0]}"}
+                return {
+                    "state": "outside",
+                    "says": f"{len(offsets)} bytes beside {n} were written, the first at offset {offsets[0]}",
+                }
         out = {n: self.read(n) for n, d in self.directions.items() if d in ("Out", "InOut")}
         digest = hashlib.sha256(b"".join(out[n].tobytes() for n in sorted(out))).hexdigest()
         if digest not in self.verdicts:
@@ -186,7 +193,9 @@ def run_job(job: Mapping[str, Any], problems: Mapping[int, Problem], cubin: Call
             chance = random.Random(f"{job['id']} {variant} {number}")
             trial = None
             try:
-                trial = Trial(bench, cubin(sha), step["plan"], problems[number], job["directions"], ragged=job["ragged"])
+                trial = Trial(
+                    bench, cubin(sha), step["plan"], problems[number], job["directions"], ragged=job["ragged"]
+                )
                 for i in range(launches):
                     ran.append(trial.launch(i, chance, variant == "delayed"))
                     if ran[-1]["state"] != "ran":

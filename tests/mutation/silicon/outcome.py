@@ -40,7 +40,11 @@ def series(launches: Sequence[Mapping[str, Any]], ordered: bool) -> dict[str, An
     says = next((r["says"] for r in launches if not r["right"]), "")
     if ordered and any(len(bits) > 1 for bits in groups.values()):
         most = max(len(bits) for bits in groups.values())
-        return {"outcome": "differs", "says": f"{most} results on the same inputs; {says or 'all within the bounds'}", **counts}
+        return {
+            "outcome": "differs",
+            "says": f"{most} results on the same inputs; {says or 'all within the bounds'}",
+            **counts,
+        }
     if 0 < counts["wrong"] < len(launches):
         return {"outcome": "differs", "says": f"{counts['wrong']} of {len(launches)} launches wrong: {says}", **counts}
     return {"outcome": "wrong" if counts["wrong"] else "ok", "says": says, **counts}
@@ -65,7 +69,14 @@ def agrees(kind: str, outcome: str) -> bool:
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
-_NOISE = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "Saved host backtrace", "Host Frame", "LEAK SUMMARY")
+_NOISE = (
+    "COMPUTE-SANITIZER",
+    "ERROR SUMMARY",
+    "RACECHECK SUMMARY",
+    "Saved host backtrace",
+    "Host Frame",
+    "LEAK SUMMARY",
+)
 _PLACE = re.compile(r"^\s+at (.*)$")
 
 

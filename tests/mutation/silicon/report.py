@@ -29,7 +29,15 @@ def record(package: Package, out: Path) -> dict[str, Any]:
         r = ran.get(j["id"])
         if r is not None:
             about = {k: j[k] for k in ABOUT if k in j}
-            found.append({**about, "cubins": j["cubins"], "outcome": r["outcome"], "series": r["series"], "seconds": r["seconds"]})
+            found.append(
+                {
+                    **about,
+                    "cubins": j["cubins"],
+                    "outcome": r["outcome"],
+                    "series": r["series"],
+                    "seconds": r["seconds"],
+                }
+            )
     after = {i.removesuffix(" after"): r["outcome"] for i, r in ran.items() if i.endswith(" after")}
     checked = [{k: v for k, v in r.items() if k not in ("log", "class")} for r in rows(out / "sanitizer.jsonl")]
     device = json.loads((out / "device.json").read_text())
@@ -77,7 +85,9 @@ def by_rule(found: Sequence[Mapping[str, Any]]) -> list[str]:
         fails = [r["outcome"] in FAILURES for r in members]
         shown = [r["judge"].get("state") in ("fault", "schedule", "wrong", "timeout") for r in members]
         refusals = sum(r["outcome"] == "refused" for r in members)
-        neither = sum(not f and not s and r["outcome"] != "refused" for f, s, r in zip(fails, shown, members, strict=True))
+        neither = sum(
+            not f and not s and r["outcome"] != "refused" for f, s, r in zip(fails, shown, members, strict=True)
+        )
         cells = (len(members), sum(fails), refusals, sum(shown), neither)
         lines.append(f"| {rule} | {' | '.join(str(n) if n else '' for n in cells)} |")
     return lines
@@ -143,6 +153,8 @@ def write(directory: Path, out: Path, *, result: Path = RESULT, page: Path = PAG
     page.write_text(put(page.read_text(encoding="utf-8"), section(rec)), encoding="utf-8")
     lines = table(rec["rows"], "kind")
     summary = [line for line in lines if "**all**" in line or line.startswith("| class")]
-    bad = [f"NOT PROMISED: {r['class']} {r['id']} {r['subject']} {r['what']}: {r['outcome']}" for r in disagreements(rec)]
+    bad = [
+        f"NOT PROMISED: {r['class']} {r['id']} {r['subject']} {r['what']}: {r['outcome']}" for r in disagreements(rec)
+    ]
     lost = [f"not run: {rec['not_run']}, errors: {len(rec['errors'])}"] if rec["not_run"] else []
     return result, "\n".join([*summary, *lost, *bad])

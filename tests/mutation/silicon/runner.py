@@ -121,7 +121,11 @@ def listen(child: Child) -> bool:
 
 def conclude(child: Child, silent: bool) -> dict[str, Any]:
     """The row of a child that has ended or was killed for silence."""
-    row: dict[str, Any] = {"id": child.job["id"], "class": child.job["class"], "seconds": round(time.monotonic() - child.begin, 2)}
+    row: dict[str, Any] = {
+        "id": child.job["id"],
+        "class": child.job["class"],
+        "seconds": round(time.monotonic() - child.begin, 2),
+    }
     if silent:
         child.series.append({"outcome": "hang", "says": f"a driver call did not return within {SILENCE_S:g} s"})
     elif child.error or not child.ended:
@@ -165,7 +169,9 @@ def in_parallel(
     return True
 
 
-def run(directory: Path, out: Path, *, workers: int, launches: int, timeout: float, only: Sequence[str], limit: int = 0) -> int:
+def run(
+    directory: Path, out: Path, *, workers: int, launches: int, timeout: float, only: Sequence[str], limit: int = 0
+) -> int:
     """All jobs (of the classes in `only`, if any) that OUT/results.jsonl lacks."""
     package = Package(directory)
     out.mkdir(parents=True, exist_ok=True)
@@ -189,13 +195,18 @@ def run(directory: Path, out: Path, *, workers: int, launches: int, timeout: flo
             sink.flush()
             if "error" in row or count % 40 == 0 or row["class"] == "control":
                 says = row.get("error") or f"{row['outcome']} {[s['says'] for s in row['series'] if s['says']][:1]}"
-                print(f"{time.monotonic() - begin:6.1f} s {count} of {len(jobs)}: {row['class']} {row['id']} {says}", flush=True)
+                print(
+                    f"{time.monotonic() - begin:6.1f} s {count} of {len(jobs)}: {row['class']} {row['id']} {says}",
+                    flush=True,
+                )
 
         def work(job: dict[str, Any]) -> Callable[[Any], None]:
             from tests.mutation.silicon.device import run_job
 
             made = problems(job["subject"])
-            return lambda say: run_job(job, made, cubins.__getitem__, noise, launches=launches, timeout=timeout, say=say)
+            return lambda say: run_job(
+                job, made, cubins.__getitem__, noise, launches=launches, timeout=timeout, say=say
+            )
 
         if not in_parallel([({"id": "device", "class": "device"}, probe)], 1, lambda row: keep_device(out, row)):
             return 1
@@ -203,7 +214,10 @@ def run(directory: Path, out: Path, *, workers: int, launches: int, timeout: flo
         again = [{**j, "id": f"{j['id']} after"} for j in package.jobs if j["class"] == "control"]
         if healthy and not limit:
             healthy = in_parallel(((j, work(j)) for j in again), workers, write)
-    print(f"{count} rows in {time.monotonic() - begin:.0f} s{'' if healthy else '; THE DEVICE STOPPED ANSWERING'}", flush=True)
+    print(
+        f"{count} rows in {time.monotonic() - begin:.0f} s{'' if healthy else '; THE DEVICE STOPPED ANSWERING'}",
+        flush=True,
+    )
     return 0 if healthy else 1
 
 
@@ -256,7 +270,9 @@ def run_sanitizer(directory: Path, out: Path, *, workers: int) -> int:
     if tool is None:
         print("compute-sanitizer is not installed here")
         return 1
-    version = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout.strip().splitlines()
+    version = (
+        subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout.strip().splitlines()
+    )
     done = {(r["id"], r["tool"]) for r in rows(log)}
     todo = [
         (j, t)
@@ -293,12 +309,21 @@ def one_tool(tool: str, name: str, directory: Path, job: dict[str, Any]) -> dict
     except subprocess.TimeoutExpired:
         launch = "no end"
         os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it may sit in a driver call; the row is worth more than its text
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # it may sit in a driver call; the row is worth more than its text
             text = process.communicate(timeout=10)[0]
     said = [line.removeprefix("LAUNCH ") for line in text.splitlines() if line.startswith("LAUNCH ")]
     launch = said[0] if said else launch
     seconds = round(time.monotonic() - begin, 1)
-    row = {"id": job["id"], "class": job["class"], "tool": name, **sanitizer(text), "launch": launch, "seconds": seconds}
+    row = {
+        "id": job["id"],
+        "class": job["class"],
+        "tool": name,
+        **sanitizer(text),
+        "launch": launch,
+        "seconds": seconds,
+    }
     return row if launch != "no answer" else {**row, "log": text[-1200:]}
 
 
