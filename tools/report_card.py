@@ -52,6 +52,10 @@ def mutation_card(m: dict[str, Any]) -> str:
         ("false accepts; unexplained rejects", f"{missed}; {wrong}"),
         ("findings per fault, median", f"{m['median_findings']:g}"),
         ("primary finding on the edit or its counterpart", f"{100 * m['span_on_edit']:.1f} %"),
+        (
+            "records by state of the code (hash of `dev.py mutation`)",
+            "; ".join(f"`{k}` {n:,}" for k, n in m["code"].items()),
+        ),
         ("verified fix offered, single synchronisation edits", f"{100 * m['fix_offered']:.1f} %"),
     ]
     lines = [
