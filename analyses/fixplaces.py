@@ -21,7 +21,6 @@ from cake_ir.diagnostics import Diagnostic, Edit, Span
 
 BARRIERS = ("mbarrier", "named_barrier")
 TILES = ("smem", "tmem")
-EARLY = ("wait", "expect")
 LATE = ("arrive", "tcgen05_commit", "cp_async_arrive")
 MAX_SUSPECTS = 5
 
