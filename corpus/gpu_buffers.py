@@ -38,19 +38,24 @@ class Env:
         self.device.synchronize()
 
 
-def open_env(index: int) -> Env:
-    """The GPU number `index`; raises CakeError `lowering/no-gpu`. torch is used when it is installed with CUDA."""
+def open_env(index: int, use_torch: bool = True) -> Env:
+    """The GPU number `index`; raises CakeError `lowering/no-gpu`. torch is used when it is installed with CUDA.
+
+    use_torch False: start in a second instead of several; comparison then runs on the host, and no baseline runs.
+    """
     from lowering.plan import LaunchPlan
     from lowering.runtime import host
     from lowering.runtime.device import Device
 
     device = Device(index)
-    try:
-        import torch
+    usable = None
+    if use_torch:
+        try:
+            import torch
 
-        usable = torch if torch.cuda.is_available() else None
-    except ImportError:
-        usable = None
+            usable = torch if torch.cuda.is_available() else None
+        except ImportError:
+            pass
     stream = device.new_stream()
     if usable is not None:
         usable.cuda.set_device(index)

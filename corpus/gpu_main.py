@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from cake_ir.diagnostics import CakeError
 from corpus import jobs
+from corpus.gpu_watch import REPORT, Watch, limit_s
 
 MAX_JOB = 256 << 20
 _PR_SET_PDEATHSIG = 1
@@ -71,19 +72,12 @@ def die_with_parent() -> None:
             os._exit(jobs.EXIT_ORPHAN)
 
 
-def start_watchdog(channel: Channel, seconds: float) -> None:
+def start_watchdog(channel: Channel, seconds: float, watch: Watch) -> None:
     """End the process after `seconds`, with an answer; a hung kernel blocks only the main thread."""
 
     def bark() -> None:
-        channel.answer(
-            {
-                "error": {
-                    "code": "worker/timeout",
-                    "message": f"the job was ended after {seconds:g} s",
-                    "next": "a verified kernel that hangs is a missing rule: report it with report_failure",
-                }
-            }
-        )
+        text = f"the job was ended after {seconds:g} s" + (f", at {watch.case}" if watch.case else "")
+        channel.answer({"error": {"code": "worker/timeout", "message": text, "next": REPORT, "at": watch.at()}})
         os._exit(jobs.EXIT_WATCHDOG)
 
     timer = threading.Timer(seconds, bark)
@@ -119,7 +113,7 @@ def probe(job: jobs.Job) -> dict[str, Any]:
     from corpus.gpu_buffers import open_env
     from lowering.runtime import telemetry
 
-    env = open_env(job.device)
+    env = open_env(job.device, job.use_torch)
     sample = telemetry.read(str(job.device))
     info = env.device.info().to_json()
     return {
@@ -132,7 +126,7 @@ def probe(job: jobs.Job) -> dict[str, Any]:
         "torch": env.torch is not None,
         "packages": {p: v for p in _PACKAGES if (v := _version(p))},
         "python": platform.python_version(),
-        "baselines": _baselines(),
+        "baselines": _baselines() if job.use_torch else {},
     }
 
 
@@ -149,8 +143,8 @@ def _baselines() -> dict[str, str]:
     return {name: b.unavailable() or "available" for name, b in registry().items()}
 
 
-def run(job: jobs.Job, channel: Channel) -> dict[str, Any]:
-    """The result object of a job; raises CakeError."""
+def run(job: jobs.Job, channel: Channel, watch: Watch) -> dict[str, Any]:
+    """The result object of a job; raises CakeError. A wait for the device past its limit ends the process."""
     if job.kind == "probe":
         return probe(job)
     contract = job.find_contract()
@@ -168,34 +162,49 @@ def run(job: jobs.Job, channel: Channel) -> dict[str, Any]:
 
     from corpus.gpu_buffers import open_env
 
-    env = open_env(job.device)
+    env = open_env(job.device, job.use_torch)
+    watch.device = env.device
+    seconds = limit_s(job, contract)
+
+    def expired() -> None:
+        channel.answer(watch.hung(seconds))
+        os._exit(jobs.EXIT_WATCHDOG)
+
+    def progress(done: int, total: int, message: str) -> None:
+        watch.begin(message)
+        channel.progress(done, total, message)
+
+    env.device.patience.limit(seconds, expired)
     if job.kind == "check":
         from corpus.gpu_check import run_check
 
-        return run_check(env, job, contract, secret, channel.progress).model_dump(mode="json")
+        return run_check(env, job, contract, secret, progress).model_dump(mode="json")
     if job.kind == "launch":
         from corpus.gpu_profile import run_launches
 
         return run_launches(env, job, contract, secret)
     from corpus.gpu_bench import run_bench
 
-    return run_bench(env, job, contract, secret, channel.progress).model_dump(mode="json")
+    return run_bench(env, job, contract, secret, progress).model_dump(mode="json")
 
 
 def main() -> int:
     """Read, run, answer; the exit code says how it went (see corpus/jobs.py)."""
     die_with_parent()
     channel = take_stdout()
+    watch: Watch | None = None
     try:
         job = read_job(sys.stdin.buffer)
-        start_watchdog(channel, job.timeout_s)
+        watch = Watch(job)
+        start_watchdog(channel, job.timeout_s, watch)
         if job.watch_stdin:
             watch_stdin()
-        channel.answer({"result": run(job, channel)})
+        channel.answer({"result": run(job, channel, watch)})
         return jobs.EXIT_OK
     except CakeError as exc:
         d = exc.diagnostic
-        channel.answer({"error": {"code": d.rule, "message": d.message, "next": d.contract}})
+        at = {"at": watch.at()} if watch is not None and watch.device is not None else {}
+        channel.answer({"error": {"code": d.rule, "message": d.message, "next": d.contract, **at}})
         if d.rule == "lowering/no-gpu":
             return jobs.EXIT_NO_GPU
         return jobs.EXIT_BAD_JOB if d.rule.startswith(("job/", "contract/", "lowering/bad-plan")) else jobs.EXIT_FAULT

@@ -4,7 +4,8 @@ The job is one JSON object on the first line of stdin. Answers on stdout, one JS
 
     {"progress": 3, "total": 12, "message": "M=1 N=8 normal"}       any number of times
     {"result": {...}}                                               once; see `Check`, `Bench` and `Probe` below
-    {"error": {"code": ..., "message": ..., "next": ...}}           instead of a result
+    {"error": {"code": ..., "message": ..., "next": ..., "at": ...}} instead of a result; `at` (where the job stood) on
+                                                                    worker/hung, worker/timeout and device faults
 
 Everything else goes to stderr. Exit codes: 0 answered (whatever the verdict), 2 bad job, 3 no GPU or a missing
 component, 4 device fault outside a verdict, 5 watchdog, 6 internal error, 7 the parent went away.
@@ -85,6 +86,10 @@ class Job(_Model):
     gap_s: float = Field(default=0.0, ge=0, le=10, description="idle between rounds, so that clocks recover")
     device: int = Field(default=0, ge=0)
     timeout_s: float = Field(default=540.0, gt=0)
+    launch_timeout_s: float | None = Field(
+        default=None, gt=0, description="one wait for the device; None: from the work of the largest shape"
+    )
+    use_torch: bool = Field(default=True, description="False: a quick start, comparison on the host, no baselines")
     stop_after: int = 3
     watch_stdin: bool = Field(default=False, description="die when stdin closes (it must then stay open)")
     profiler: bool = Field(default=True, description="profile jobs: use ncu when it is there")

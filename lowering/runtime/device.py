@@ -17,6 +17,7 @@ from typing import Any
 
 from cake_ir.diagnostics import CakeError, error
 from lowering.runtime.errors import check, driver, no_gpu
+from lowering.runtime.patience import Patience
 
 GUARD_BYTES = 4096
 """Bytes of known pattern before and after every buffer; a multiple of the allocator's alignment."""
@@ -62,6 +63,7 @@ class Device:
         self.make_current()
         self._modules: dict[str, Module] = {}
         self._buffers: set[Buffer] = set()
+        self.patience = Patience()
 
     def make_current(self) -> None:
         """Bind the primary context to the calling thread."""
@@ -152,7 +154,8 @@ class Device:
         """Device to host into a writable numpy array or bytearray, synchronous."""
         address, size, keep = host_memory(data, writable=True)
         if size:
-            check(self.cu.cuMemcpyDtoH(address, self.cu.CUdeviceptr(pointer), size), "copy from the device")
+            with self.patience.waiting(settles=False):
+                check(self.cu.cuMemcpyDtoH(address, self.cu.CUdeviceptr(pointer), size), "copy from the device")
         del keep
 
     def read(self, pointer: int, nbytes: int) -> bytes:
@@ -200,7 +203,8 @@ class Device:
 
     def synchronize(self) -> None:
         """Wait for everything; raises `lowering/device-fault` if a kernel broke the context."""
-        check(self.cu.cuCtxSynchronize(), "run the kernel")
+        with self.patience.waiting():
+            check(self.cu.cuCtxSynchronize(), "run the kernel")
 
     def new_stream(self) -> int:
         """A stream that does not wait for the default stream."""
@@ -213,7 +217,8 @@ class Device:
 
     def wait_stream(self, stream: int) -> None:
         """Block until the stream is idle; raises `lowering/device-fault` on a fault."""
-        check(self.cu.cuStreamSynchronize(self.cu.CUstream(stream)), "run the kernel")
+        with self.patience.waiting(settles=stream != DEFAULT_STREAM):
+            check(self.cu.cuStreamSynchronize(self.cu.CUstream(stream)), "run the kernel")
 
     def event(self) -> Event:
         """A timing event."""
@@ -230,7 +235,8 @@ class Device:
         check(cu.cuStreamBeginCapture(handle, mode), "begin a graph capture")
         graph = Graph(self)
         try:
-            yield graph
+            with self.patience.recording() as graph.symbols:
+                yield graph
         except BaseException:
             status, broken = cu.cuStreamEndCapture(handle)  # leaves capture mode even when it failed
             if status == 0 and int(broken):
@@ -379,7 +385,8 @@ class Event:
 
     def wait(self) -> None:
         """Block the host until the mark is reached; raises `lowering/device-fault` on a fault."""
-        check(self.device.cu.cuEventSynchronize(self.handle), "run the kernel")
+        with self.device.patience.waiting():
+            check(self.device.cu.cuEventSynchronize(self.handle), "run the kernel")
 
     def done(self) -> bool:
         """Whether the mark was reached; never blocks."""
@@ -403,6 +410,7 @@ class Graph:
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self.symbols: list[str] = []
         self._graph: Any = None
         self._exec: Any = None
 
@@ -416,6 +424,7 @@ class Graph:
         if self._exec is None:
             raise CakeError(error("lowering/cuda-error", "hardware", "the graph was launched before its capture ended"))
         check(self.device.cu.cuGraphLaunch(self._exec, self.device.cu.CUstream(stream)), "launch a graph")
+        self.device.patience.pending += self.symbols
 
     def close(self) -> None:
         """Destroy it."""

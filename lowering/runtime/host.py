@@ -29,6 +29,7 @@ class PreparedLaunch:
     def __init__(self, kernel: Kernel, plan: LaunchPlan, storage: list[Any], addresses: list[int]) -> None:
         self.kernel, self.plan = kernel, plan
         self._cu = kernel.device.cu
+        self._patience = kernel.device.patience
         self._storage = storage
         self._array = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         self._params = ctypes.addressof(self._array)
@@ -42,6 +43,7 @@ class PreparedLaunch:
         status = self._cu.cuLaunchKernelEx(config, self.kernel.function, self._params, 0)[0]
         if status:
             raise cuda_error(status, f"launch {self.plan.symbol}")
+        self._patience.pending.append(self.plan.symbol)
 
     __call__ = launch
 
