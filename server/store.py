@@ -266,6 +266,11 @@ class Store:
         row = self._one("SELECT * FROM variants WHERE variant_id = ?", variant_id)
         return None if row is None else {**dict(row), "bindings": json.loads(row["bindings"])}
 
+    def variants(self, ir_id: str | None = None) -> list[dict[str, Any]]:
+        """Variants of a program, or all, oldest first."""
+        rows = self._all("SELECT * FROM variants WHERE ? IS NULL OR ir_id = ? ORDER BY created", ir_id, ir_id)
+        return [{**dict(r), "bindings": json.loads(r["bindings"])} for r in rows]
+
     def put_verdict(
         self, variant_id: str, source_id: str, status: str, rules: Sequence[str], undecided: Sequence[str] = ()
     ) -> None:
@@ -304,6 +309,11 @@ class Store:
     def build(self, build_id: str) -> dict[str, Any] | None:
         row = self._one("SELECT * FROM builds WHERE build_id = ?", build_id)
         return None if row is None else {**dict(row), "record": json.loads(row["record"])}
+
+    def builds(self, variant_id: str | None = None) -> list[dict[str, Any]]:
+        """Builds of a variant, or all, oldest first."""
+        rows = self._all("SELECT * FROM builds WHERE ? IS NULL OR variant_id = ? ORDER BY created", variant_id, variant_id)
+        return [{**dict(r), "record": json.loads(r["record"])} for r in rows]
 
     def put_measurement(
         self,
