@@ -160,9 +160,13 @@ def run(job: jobs.Job, channel: Channel, watch: Watch) -> dict[str, Any]:
             job.cubin(LaunchPlan.from_json(plan).cubin_sha256)
     secret = fresh_secret() if job.secret is None else int(job.secret, 16)
 
+    if job.kind == "sanitize":  # starts workers of its own, so it never opens the device
+        from corpus.gpu_sanitize import run_sanitize
+
+        return run_sanitize(job, contract, secret, channel.progress).model_dump(mode="json")
     from corpus.gpu_buffers import open_env
 
-    env = open_env(job.device, job.use_torch)
+    env = open_env(job.device, job.use_torch and job.kind != "bare")
     watch.device = env.device
     seconds = limit_s(job, contract)
 
@@ -179,10 +183,18 @@ def run(job: jobs.Job, channel: Channel, watch: Watch) -> dict[str, Any]:
         from corpus.gpu_check import run_check
 
         return run_check(env, job, contract, secret, progress).model_dump(mode="json")
+    if job.kind == "bare":
+        from corpus.gpu_sanitize import launch_bare
+
+        return launch_bare(env, job, contract, secret)
     if job.kind == "launch":
         from corpus.gpu_profile import run_launches
 
         return run_launches(env, job, contract, secret)
+    if job.kind == "profile":
+        from corpus.gpu_profile import run_profile
+
+        return run_profile(env, job, contract, secret, progress).model_dump(mode="json")
     from corpus.gpu_bench import run_bench
 
     return run_bench(env, job, contract, secret, progress).model_dump(mode="json")

@@ -3,7 +3,7 @@
 The job is one JSON object on the first line of stdin. Answers on stdout, one JSON object a line:
 
     {"progress": 3, "total": 12, "message": "M=1 N=8 normal"}       any number of times
-    {"result": {...}}                                               once; see `Check`, `Bench` and `Probe` below
+    {"result": {...}}                                               once; see `Check`, `Bench`, `Profile` and `Probe` below
     {"error": {"code": ..., "message": ..., "next": ..., "at": ...}} instead of a result; `at` (where the job stood) on
                                                                     worker/hung, worker/timeout and device faults
 
@@ -27,13 +27,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cake_ir.diagnostics import CakeError, error
 from corpus.check import CaseResult
 from corpus.contract import Contract, Shape, contracts
+from corpus.sanitizer import Finding, Tool
 from corpus.signature import match, refused, scalar_values, solve_dims
 
 if TYPE_CHECKING:
     from cake_ir.bound import BoundKernel
 
-Kind = Literal["check", "bench", "profile", "probe", "launch"]
-"""`launch` only launches (under a profiler); its answer says nothing about the results."""
+Kind = Literal["check", "bench", "profile", "probe", "launch", "sanitize", "bare"]
+"""`launch` only launches (under a profiler), `bare` too, on plain allocations of exact size (under a sanitizer); their
+answers say nothing about the results."""
 Mode = Literal["warm", "cold"]
 
 EXIT_OK, EXIT_BAD_JOB, EXIT_NO_GPU, EXIT_FAULT, EXIT_WATCHDOG, EXIT_INTERNAL, EXIT_ORPHAN = 0, 2, 3, 4, 5, 6, 7
@@ -93,6 +95,10 @@ class Job(_Model):
     stop_after: int = 3
     watch_stdin: bool = Field(default=False, description="die when stdin closes (it must then stay open)")
     profiler: bool = Field(default=True, description="profile jobs: use ncu when it is there")
+    sanitize: tuple[Tool, ...] = Field(default=(), description="sanitize jobs: these tools; empty means all")
+    lines: dict[str, tuple[tuple[int, int], ...]] = Field(
+        default_factory=dict, description="sanitize jobs: per kernel symbol where a `.cake` line begins in its code"
+    )
     peak_flops: float | None = Field(default=None, description="FLOP/s that no kernel can exceed")
     peak_bytes: float | None = Field(default=None, description="device-memory bytes/s no kernel can exceed")
 
@@ -176,13 +182,12 @@ class BenchShape(_Model):
     bytes_per_s: float = 0.0
     checks: tuple[CaseResult, ...] = ()
     conditions: dict[str, Any] = Field(default_factory=dict)
-    counters: dict[str, Any] = Field(default_factory=dict, description="profiler sections, or why there are none")
 
 
 class Bench(_Model):
-    """The result of a bench (or profile) job. `rule` states how a comparison was decided."""
+    """The result of a bench job. `rule` states how a comparison was decided."""
 
-    kind: Literal["bench", "profile"] = "bench"
+    kind: Literal["bench"] = "bench"
     contract: str
     contract_digest: str
     kernel: str
@@ -193,6 +198,63 @@ class Bench(_Model):
     device: dict[str, Any]
     shapes: tuple[BenchShape, ...]
     rule: str
+    seconds: float
+
+
+class Profile(_Model):
+    """The result of a profile job, of one shape. `shape` is the warm timing of the plain kernel, judged like any other.
+
+    `timeline` is that of docs/measuring.md, `counters` holds `metrics` by the names of `corpus.profiling.metrics` and
+    `instructions` (offset in bytes, samples, stalls by reason, warp instructions executed). A part that could not be
+    had is {"unavailable": what to do}.
+    """
+
+    kind: Literal["profile"] = "profile"
+    contract: str
+    contract_digest: str
+    kernel: str
+    passed: bool
+    summary: str
+    seed: int
+    secret: str
+    device: dict[str, Any]
+    seconds: float
+    shape: BenchShape
+    timeline: dict[str, Any]
+    counters: dict[str, Any]
+
+
+class ToolRun(_Model):
+    """One compute-sanitizer tool on one launch.
+
+    verdict: clean (warnings may be listed); findings; fault (the launch failed under the tool without a finding of this
+    tool); no-end (it hung); unavailable (`message` says why). `limit`: what the tool does not see.
+    """
+
+    tool: Tool
+    verdict: Literal["clean", "findings", "fault", "no-end", "unavailable"]
+    message: str = ""
+    findings: tuple[Finding, ...] = ()
+    errors: int | None = None
+    dropped: int = 0
+    limit: str = ""
+    seconds: float = 0.0
+
+
+class Sanitize(_Model):
+    """The result of a sanitize job: a second opinion on one launch. `passed`: every tool ran and found no error."""
+
+    kind: Literal["sanitize"] = "sanitize"
+    contract: str
+    contract_digest: str
+    kernel: str
+    passed: bool
+    summary: str
+    seed: int
+    secret: str
+    shape: dict[str, int]
+    runs: tuple[ToolRun, ...]
+    version: str
     seconds: float
 
 

@@ -21,6 +21,7 @@ from corpus import jobs
 from corpus.check import named_shapes, shape_text
 from corpus.contract import contracts
 from corpus.kernels import CorpusKernel, kernels
+from corpus.sanitizer import table
 
 H200_SMS = 132
 DEFAULT_TARGET = "sm_90a"
@@ -57,6 +58,11 @@ def prepare(
     spec = found[contract]
     sha = hashlib.sha256(built.cubin).hexdigest()
     made, skipped = jobs.launches(bound, emitted, spec, named_shapes(spec, shapes), sms, sha)
+    if kind == "sanitize":  # the worker reads no machine code: it gets the line table
+        last = text.count("\n") + 1  # the compiler counts on behind the program's last line
+        own = [i for i in built.sass.instructions if i.function == emitted.symbol]
+        code = [(i.offset, i.line if i.line <= last else 0) for i in own]
+        more = {"lines": {emitted.symbol: tuple(table(code))}, **more}
     fields: dict[str, Any] = {
         "kernel": name or bound.name,
         "content_id": content_id(parsed.file),
@@ -78,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     """Command line."""
     p = argparse.ArgumentParser(prog="corpus.prepare", description=__doc__)
     p.add_argument("kernel")
-    p.add_argument("--kind", choices=("check", "bench", "profile"), default="check")
+    p.add_argument("--kind", choices=("check", "bench", "profile", "sanitize"), default="check")
     p.add_argument("--contract")
     p.add_argument("--contracts", metavar="DIR")
     p.add_argument("--target")
