@@ -1,4 +1,4 @@
-"""The CPU worker: compile a kernel, or check it by interpretation, in a process that can be killed.
+"""The CPU worker: compile a kernel, check it by interpretation, or ask where it blocks, in a process that can be killed.
 
 One job on stdin, JSON lines on stdout (see server.worker). The program arrives as text with its bindings and is parsed
 and bound again here: nothing but data crosses between processes.
@@ -93,7 +93,20 @@ def prepare(job: dict[str, Any]) -> dict[str, Any]:
     return {"job": ready.model_dump(mode="json"), "skipped": [[dict(shape), why] for shape, why in skipped]}
 
 
-JOBS = {"build": build, "check": check, "prepare": prepare}
+def stand(job: dict[str, Any]) -> dict[str, Any]:
+    """What the order reading says of a launch that hung; see analyses.order.stand."""
+    from analyses.order.stand import stand as ask
+    from cake_ir.derive import derive
+    from corpus.contract import contracts
+    from corpus.signature import solve_dims
+
+    bound = bind_job(job)
+    extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
+    dims = solve_dims(bound, contracts(extra, [])[job["contract"]], job["shape"])
+    return ask(bound, derive(bound), dims, job["sms"]).to_json()
+
+
+JOBS = {"build": build, "check": check, "prepare": prepare, "stand": stand}
 
 
 def main() -> None:

@@ -428,15 +428,26 @@ class Engine:
         """Kernel names: the same fault in two different kernels is two records."""
         return sorted(k.name for k in program.file.kernels) if program and program.file else []
 
-    def record_worker_failure(self, symptom: Symptom, unit: Unit, code: str, log: str) -> str:
-        """Store a worker that hung or died on an accepted program as evidence against the verifier."""
+    def record_worker_failure(
+        self, symptom: Symptom, unit: Unit, code: str, log: str, standing: Mapping[str, Any] | None = None
+    ) -> str:
+        """Store a worker that hung or died on an accepted program as evidence against the verifier.
+
+        standing: where the roles stood and whether the device answers (`server.diagnosis.Standing`).
+        """
         ruling = rule_on(symptom, "accepted", (), None)
         failure_id = digest("f", ruling.owner, symptom, code, [unit.kernel], shape_of(log[-300:]))
         self.store.put_failure(
             failure_id,
             ruling.owner,
             symptom,
-            {"reason": ruling.reason, "variant_id": unit.variant_id, "code": code, "observed": clean(log)},
+            {
+                "reason": ruling.reason,
+                "variant_id": unit.variant_id,
+                "code": code,
+                "observed": clean(log),
+                "standing": dict(standing or {}),
+            },
         )
         return failure_id
 

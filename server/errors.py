@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from server.results import Result, clean
 
@@ -11,18 +12,34 @@ class EngineError(Exception):
     """An answer the caller can act on.
 
     `code` is stable ("args/unknown-id"); `message` names the numbers; `next` says what to do; `ids` name what was
-    recorded about it. Raised by the engine and turned into `isError` results by the MCP tools and into exit code 2 by the command line.
+    recorded about it; `data` is the evidence. Raised by the engine and turned into `isError` results by the MCP tools
+    and into exit code 2 by the command line.
     """
 
-    def __init__(self, code: str, message: str, next: str = "", ids: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        next: str = "",
+        ids: Mapping[str, str] | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(message)
         self.ids = dict(ids or {})
+        self.data = dict(data or {})
         self.code = code
         self.message = clean(message, 1_000)
         self.next = clean(next, 600)
 
     def result(self) -> Result:
-        return Result(summary=self.message, status="error", code=self.code, ids=dict(self.ids), next=self.next)
+        return Result(
+            summary=self.message,
+            status="error",
+            code=self.code,
+            ids=dict(self.ids),
+            data=dict(self.data),
+            next=self.next,
+        )
 
 
 class BadArgument(EngineError):

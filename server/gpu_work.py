@@ -11,17 +11,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cake_ir.diagnostics import Diagnostic
+from server.diagnosis import (
+    PREPARE_TIMEOUT_S,
+    WHERE_LAUNCH_S,
+    WHERE_TIMEOUT_S,
+    Standing,
+    ask_device,
+    ask_model,
+    health,
+)
 from server.errors import BadArgument, Cancelled, EngineError, Missing
 from server.failures import Symptom
 from server.programs import Program, Unit
 from server.results import Result, clean
-from server.worker import Control, WorkerDied, gpu_lock, run_worker
+from server.worker import Control, GpuLock, JobFault, WorkerDied, gpu_lock, run_worker
 
 if TYPE_CHECKING:
     from server.engine import Engine
 
 COMPILE_TIMEOUT_S = 180.0
 GPU_TIMEOUT_S = 540.0
+DEVICE_FAULT = "lowering/device-fault"
+FAULT_NEXT = "an accepted kernel that faults is a missing rule: report_failure (symptom crash)"
 NO_GPU_NEXT = "verify, estimate_cost, compile and check by interpretation work here; time it on a machine with the GPU"
 NO_GPU = "this machine has no GPU (or the server runs with --no-gpu)"
 
@@ -44,8 +55,8 @@ class GpuWork:
         """What the GPU is (see lowering.runtime.DeviceInfo). Raises Missing gpu/none or gpu/unusable."""
         index = self._gpu()
         if index not in self._devices:
-            with gpu_lock(index, control):
-                return self._probe(index, control)
+            with gpu_lock(index, control) as lock:
+                return self._usable(index, lock, control)
         return self._devices[index]
 
     def for_device(self, program: Program, control: Control) -> Program:
@@ -95,23 +106,13 @@ class GpuWork:
     ) -> dict[str, Any]:
         """Prepare launches in the CPU worker, then run them in a fresh GPU worker under the device's lock.
 
-        A worker that hangs or dies on an accepted program is stored as a failure before the error goes up.
+        A kernel that hangs or breaks the device is diagnosed (see server.diagnosis) and stored as a failure before the
+        error goes up: `worker/hung`, `worker/timeout`, `worker/killed`, `worker/crashed`, `lowering/device-fault`.
         """
         index = self._gpu()
-        contracts_dir = self._engine.config.contracts_dir
-        extra = str(contracts_dir.resolve()) if contracts_dir else None
-        with gpu_lock(index, control):
-            device = self._probe(index, control)
-            prepare = {
-                **job_of(program, unit),
-                "kind": "prepare",
-                "job": kind,
-                "contract": spec.name,
-                "shapes": shapes,
-                "contracts_dir": extra,
-                "sms": device["sms"],
-                "more": {"device": index, "timeout_s": GPU_TIMEOUT_S - 20, **more},
-            }
+        with gpu_lock(index, control) as lock:
+            device = self._usable(index, lock, control)
+            prepare = self._preparation(program, unit, spec, kind, shapes, index, device, **more)
             control.progress(0, None, f"preparing {unit.kernel} for the GPU")
             ready = self.run_cpu(unit, prepare, COMPILE_TIMEOUT_S, control)
             if "diagnostic" in ready:
@@ -124,11 +125,86 @@ class GpuWork:
                 )
             try:
                 raw = run_worker("corpus.gpu_main", ready["job"], timeout_s=GPU_TIMEOUT_S, control=control)
+                broken = fault_in(raw)
+                if broken is not None:
+                    raise broken
             except Cancelled:
                 raise
             except EngineError as exc:
-                self._raise_recorded(exc, unit)
+                if _symptom(exc.code) is None:
+                    raise
+                again = self._preparation(program, unit, spec, "where", [], index, device)
+                launches = ready["job"]["launches"]
+                again["at"] = {"job": kind, "shape": launches[0]["shape"] if len(launches) == 1 else None}
+                self._raise_recorded(exc, unit, self._diagnose(exc, unit, again, lock, control))
         return {**raw, "device": raw.get("device") or device, "refused_shapes": ready["skipped"]}
+
+    def _preparation(
+        self,
+        program: Program,
+        unit: Unit,
+        spec: Any,
+        kind: str,
+        shapes: list[dict[str, int]],
+        index: int,
+        device: Mapping[str, Any],
+        **more: Any,
+    ) -> dict[str, Any]:
+        """The CPU worker's job that builds one GPU job."""
+        contracts_dir = self._engine.config.contracts_dir
+        return {
+            **job_of(program, unit),
+            "kind": "prepare",
+            "job": kind,
+            "contract": spec.name,
+            "shapes": shapes,
+            "contracts_dir": str(contracts_dir.resolve()) if contracts_dir else None,
+            "sms": device["sms"],
+            "more": {"device": index, "timeout_s": GPU_TIMEOUT_S - 20, **more},
+        }
+
+    def _usable(self, index: int, lock: GpuLock, control: Control) -> dict[str, Any]:
+        """What the device is, once it answers: after a fault that it did not survive it is asked afresh."""
+        if lock.problem:
+            self._devices.pop(index, None)
+        device = self._probe(index, control)
+        if lock.problem:
+            lock.set_problem("")
+        return device
+
+    def _diagnose(
+        self, exc: EngineError, unit: Unit, again: dict[str, Any], lock: GpuLock, control: Control
+    ) -> Standing:
+        """Where the roles stood and whether the device answers; the lock is still held, so nobody else meets a broken one."""
+        index = again["more"]["device"]
+        standing = Standing(exc.code, {**again["at"], **(exc.at if isinstance(exc, JobFault) else {})})
+
+        def ask_gpu(job: dict[str, Any], seconds: float) -> dict[str, Any]:
+            return run_worker("corpus.gpu_main", job, timeout_s=seconds, control=control)
+
+        def ask_cpu(job: dict[str, Any], seconds: float) -> dict[str, Any]:
+            return run_worker("server.cpu_main", job, timeout_s=seconds, control=control)
+
+        def where_job(shape: dict[str, int]) -> dict[str, Any]:
+            limits = {"timeout_s": WHERE_TIMEOUT_S - 5, "launch_timeout_s": WHERE_LAUNCH_S}
+            job = {**again, "shapes": [shape], "more": {"device": index, "use_torch": False, **limits}}
+            ready = ask_cpu(job, PREPARE_TIMEOUT_S)
+            if "diagnostic" in ready:
+                raise EngineError(ready["diagnostic"]["rule"], f"not built: {ready['diagnostic']['message']}")
+            return ready["job"]
+
+        control.progress(0, None, f"{unit.kernel} failed on the device; asking whether the GPU answers")
+        standing.answers, standing.health = health(index, ask_gpu)
+        lock.set_problem("" if standing.answers else standing.health)
+        if not standing.answers:
+            self._devices.pop(index, None)
+        if _symptom(exc.code) == "hang":
+            needs = ask_model(standing, again, again["sms"], ask_cpu)
+            if standing.answers:
+                ask_device(standing, where_job, needs, ask_gpu)
+                standing.answers, standing.health = health(index, ask_gpu)
+                lock.set_problem("" if standing.answers else standing.health)
+        return standing
 
     def run_cpu(self, unit: Unit, job: dict[str, Any], timeout_s: float, control: Control) -> dict[str, Any]:
         """One job of the CPU worker about an accepted kernel; a death of the worker is stored as a failure."""
@@ -137,20 +213,21 @@ class GpuWork:
         except WorkerDied as exc:
             self._raise_recorded(exc, unit)
 
-    def _raise_recorded(self, exc: EngineError, unit: Unit) -> NoReturn:
+    def _raise_recorded(self, exc: EngineError, unit: Unit, standing: Standing | None = None) -> NoReturn:
         """Raise the error, with the id under which it is kept when it says something about the kernel."""
         symptom = _symptom(exc.code)
         if symptom is None:
             raise exc
         log = exc.log if isinstance(exc, WorkerDied) else exc.message
+        told = standing.to_json() if standing else {}
+        message = f"{exc.message}. {standing.words()}" if standing else exc.message
+        ids = {"variant_id": unit.variant_id}
         try:
-            failure_id = self._engine.record_worker_failure(symptom, unit, exc.code, log)
+            ids["failure_id"] = self._engine.record_worker_failure(symptom, unit, exc.code, log, told)
         except EngineError:  # a full disk must not hide why the worker died
-            raise exc from None
-        next = f"recorded as {failure_id}, owner verifier; the program is kept as evidence. {exc.next}"
-        raise EngineError(
-            exc.code, exc.message, next, {"failure_id": failure_id, "variant_id": unit.variant_id}
-        ) from exc
+            raise EngineError(exc.code, message, exc.next, ids, told) from exc
+        next = f"recorded as {ids['failure_id']}, owner verifier; the program is kept as evidence. {exc.next}"
+        raise EngineError(exc.code, message, next, ids, told) from exc
 
     def _probe(self, index: int, control: Control) -> dict[str, Any]:
         """What the device is; asked once per process. Raises Missing gpu/unusable when the driver cannot use it."""
@@ -167,9 +244,28 @@ class GpuWork:
 
 def _symptom(code: str) -> Symptom | None:
     """What the end of a GPU worker says about an accepted kernel; None when it says nothing about the kernel."""
-    if code == "worker/timeout":
+    if code in ("worker/hung", "worker/timeout"):
         return "hang"
-    return "crash" if code in ("worker/killed", "worker/crashed", "lowering/device-fault") else None
+    return "crash" if code in ("worker/killed", "worker/crashed", DEVICE_FAULT) else None
+
+
+def fault_in(raw: Mapping[str, Any]) -> JobFault | None:
+    """The device fault that a check or a timing met on its way, as an error: its other verdicts stand on a lost context."""
+    for case in raw.get("cases") or ():
+        if case.get("cause") == DEVICE_FAULT:
+            name = " ".join(f"{k}={v}" for k, v in case["shape"].items()) + f" {case.get('distribution', '')}"
+            at = {"job": "check", "kernel": raw.get("kernel", ""), "shape": case["shape"], "case": name.strip()}
+            return JobFault(DEVICE_FAULT, f"{name.strip()}: {case.get('message', '')}", FAULT_NEXT, at)
+    for row in raw.get("shapes") or ():
+        if row.get("verdict") == "error" and DEVICE_FAULT in row.get("message", ""):
+            at = {
+                "job": raw.get("kind", "bench"),
+                "kernel": raw.get("kernel", ""),
+                "shape": row["shape"],
+                "case": row["mode"],
+            }
+            return JobFault(DEVICE_FAULT, row["message"], FAULT_NEXT, at)
+    return None
 
 
 def job_of(program: Program, unit: Unit) -> dict[str, Any]:

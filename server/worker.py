@@ -19,11 +19,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from server.errors import Cancelled, EngineError, Missing
 from server.results import clean
@@ -31,6 +31,8 @@ from server.results import clean
 OnProgress = Callable[[float, float | None, str], None]
 MAX_OUTPUT = 8 * 2**20
 MAX_LOG = 16_384
+EXIT_S = 20.0
+"""Seconds a killed process may take to end: the driver takes back the device's memory first."""
 
 _live: set[int] = set()
 _live_lock = threading.Lock()
@@ -58,6 +60,14 @@ class WorkerDied(EngineError):
     def __init__(self, code: str, message: str, log: str, next: str) -> None:
         super().__init__(code, message, next)
         self.log = clean(log, MAX_LOG)
+
+
+class JobFault(EngineError):
+    """The worker answered that its job could not go on because of the device. `at`: where the job stood (see corpus/gpu_watch.py)."""
+
+    def __init__(self, code: str, message: str, next: str, at: Mapping[str, Any]) -> None:
+        super().__init__(code, message, next)
+        self.at = dict(at)
 
 
 def descendants(pid: int) -> list[int]:
@@ -99,16 +109,51 @@ def gpus() -> list[int]:
     return sorted(int(p.name[6:]) for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdigit())
 
 
-@contextmanager
-def gpu_lock(index: int, control: Control, wait_s: float = 600) -> Iterator[None]:
-    """One job at a time per GPU, across all processes of this user.
-
-    Raises Missing gpu/busy when the GPU stays taken for `wait_s` seconds.
-    """
+def _lock_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"cake-gpu-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+class GpuLock:
+    """The lock of one GPU while it is held. `problem`: why the device did not answer after the last fault, or empty; it
+    is kept in the lock's file, so that every process of this user learns of it."""
+
+    def __init__(self, handle: IO[str]) -> None:
+        self._handle = handle
+        handle.seek(0)
+        self.problem = _lock_state(handle.read()).get("problem", "")
+        self._write()
+
+    def set_problem(self, text: str) -> None:
+        """What the health probe said: empty when the device answers."""
+        self.problem = clean(text, 300)
+        self._write()
+
+    def _write(self) -> None:
+        self._handle.seek(0)
+        self._handle.truncate()
+        json.dump({"pid": os.getpid(), "since": round(time.time(), 3), "problem": self.problem}, self._handle)
+        self._handle.flush()
+
+
+def _lock_state(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:  # empty, or a writer was killed in the middle: nothing is known
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def gpu_lock(index: int, control: Control, wait_s: float = 600) -> Iterator[GpuLock]:
+    """One job at a time per GPU, across all processes of this user.
+
+    The kernel releases the lock when its holder ends, however it ends. Raises Missing gpu/busy when the GPU stays taken
+    for `wait_s` seconds.
+    """
     deadline = time.monotonic() + wait_s
-    with (folder / f"gpu{index}.lock").open("a") as handle:
+    with (_lock_folder() / f"gpu{index}.lock").open("a+", encoding="utf-8") as handle:
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +165,23 @@ def gpu_lock(index: int, control: Control, wait_s: float = 600) -> Iterator[None
                     ) from None
                 control.check()
                 time.sleep(0.1)
-        yield
+        yield GpuLock(handle)
+
+
+def gpu_state(index: int) -> dict[str, Any]:
+    """{"busy": bool, "pid", "since", "problem"} of a GPU's lock, without taking it; for `cake doctor`."""
+    path = _lock_folder() / f"gpu{index}.lock"
+    try:
+        with path.open(encoding="utf-8") as handle:
+            state = _lock_state(handle.read())
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                busy = False
+            except BlockingIOError:
+                busy = True
+    except OSError:
+        return {"busy": False, "problem": ""}
+    return {"busy": busy, "problem": "", **state}
 
 
 def run_worker(
@@ -152,12 +213,20 @@ def run_worker(
             return _supervise(process, job, time.monotonic() + timeout_s, timeout_s, control)
         finally:
             kill_tree(process.pid)
-            process.wait()
+            _bury(process)
             for stream in (process.stdin, process.stdout, process.stderr):
                 with suppress(OSError):
                     stream.close()  # type: ignore[union-attr]
             with _live_lock:
                 _live.discard(process.pid)
+
+
+def _bury(process: subprocess.Popen[bytes]) -> None:
+    """Collect a killed process. One whose exit hangs inside a driver must not hang the server: it is left to a thread."""
+    try:
+        process.wait(timeout=EXIT_S)
+    except subprocess.TimeoutExpired:
+        threading.Thread(target=process.wait, name=f"bury-{process.pid}", daemon=True).start()
 
 
 def _pump(stream: Any, sink: queue.Queue[bytes | None] | None, log: bytearray) -> None:
@@ -206,10 +275,7 @@ def _supervise(
         elif "result" in message:
             return message["result"]
         elif "error" in message:
-            error = message["error"]
-            raise EngineError(
-                str(error.get("code", "worker/crashed")), str(error.get("message", "")), str(error.get("next", ""))
-            )
+            raise _as_error(message["error"])
         elif "progress" in message:
             control.progress(float(message["progress"]), message.get("total"), str(message.get("message", "")))
     code = process.wait(timeout=5)
@@ -231,6 +297,14 @@ def _supervise(
         tail,
         "call again; if it repeats, send it to report_failure",
     )
+
+
+def _as_error(said: Any) -> EngineError:
+    """The worker's own error line."""
+    error = said if isinstance(said, dict) else {}
+    words = (str(error.get("code", "worker/crashed")), str(error.get("message", "")), str(error.get("next", "")))
+    at = error.get("at")
+    return JobFault(*words, at) if isinstance(at, dict) else EngineError(*words)
 
 
 def _feed(process: subprocess.Popen[bytes], payload: bytes) -> None:

@@ -1,0 +1,144 @@
+"""After a kernel hung or broke the device: does the device answer, where did each role stand, what does the model say.
+
+Asked while the GPU's lock is still held, each in a fresh process: a health probe; for a hang, one launch of the
+instrumented kernel (`corpus/gpu_where.py`); and the order reading's own run of the shape (`analyses/order/stand.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from server.errors import Cancelled, EngineError
+from server.results import clean
+
+PROBE_TIMEOUT_S = 60.0
+WHERE_TIMEOUT_S = 45.0
+WHERE_LAUNCH_S = 2.0
+STAND_TIMEOUT_S = 60.0
+PREPARE_TIMEOUT_S = 120.0
+MOST_ROLES = 6
+
+Ask = Callable[[dict[str, Any], float], dict[str, Any]]
+"""Run one job in a fresh worker within so many seconds; raises EngineError."""
+
+
+@dataclass
+class Standing:
+    """What is known of one fault. `roles`: in words, one per role; `why_not`: why the device could not be asked."""
+
+    code: str
+    at: dict[str, Any]
+    health: str = ""
+    answers: bool = False
+    roles: list[str] = field(default_factory=list)
+    why_not: str = ""
+    model: str = ""
+    model_roles: list[str] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the failure record and, since it is short, for the answer."""
+        shown = {
+            "at": {k: v for k, v in self.at.items() if v not in (None, "")},
+            "health": self.health,
+            "stood": self.roles,
+            "not_asked": self.why_not,
+            "model": self.model,
+            "model_stands": self.model_roles,
+            "lines": self.lines,
+        }
+        return {k: v for k, v in shown.items() if v}
+
+    def words(self) -> str:
+        """One sentence or two for the answer's summary."""
+        parts = [self.health]
+        stood = self.roles or self.model_roles
+        if stood:
+            parts.append("; ".join(stood[:3]))
+        if self.model:
+            parts.append(self.model)
+        return ". ".join(clean(p, 300) for p in parts if p)
+
+
+def health(index: int, ask_gpu: Ask) -> tuple[bool, str]:
+    """(whether the GPU answers a fresh process, that in words)."""
+    try:
+        found = ask_gpu(
+            {"kind": "probe", "device": index, "use_torch": False, "timeout_s": PROBE_TIMEOUT_S - 5}, PROBE_TIMEOUT_S
+        )
+    except Cancelled:
+        raise
+    except EngineError as exc:
+        return False, f"GPU {index} does not answer: {clean(exc.message, 200)}"
+    if found.get("healthy") is False:
+        return False, f"GPU {index} does not answer: a copy of some bytes through its memory came back changed"
+    return True, f"GPU {index} answers again"
+
+
+def ask_model(standing: Standing, job: Mapping[str, Any], sms: int, ask_cpu: Ask) -> list[dict[str, Any]]:
+    """The order reading's word on the shape; `job`: text, bindings, target, kernel, contract, contracts_dir. Returns what
+    each barrier wait of the kernel needs."""
+    shape = standing.at.get("shape")
+    if not shape:
+        standing.model = "the order reading was not asked: which shape hung is not known"
+        return []
+    try:
+        found = ask_cpu({**job, "kind": "stand", "shape": shape, "sms": sms}, STAND_TIMEOUT_S)
+        if "diagnostic" in found:
+            raise EngineError("internal/unexpected", str(found["diagnostic"].get("message", "")))
+    except Cancelled:
+        raise
+    except EngineError as exc:
+        standing.model = f"the order reading did not answer: {clean(exc.message, 160)}"
+        return []
+    standing.model = clean(str(found["text"]), 400)
+    standing.model_roles = [clean(str(s), 160) for s in found["stuck"][:MOST_ROLES]]
+    return list(found["needs"])
+
+
+def ask_device(
+    standing: Standing, prepare: Callable[[dict[str, int]], dict[str, Any]], needs: list[dict[str, Any]], ask_gpu: Ask
+) -> None:
+    """Launch the instrumented kernel once more and say where its roles stop. prepare: the `where` job of a shape."""
+    shape = standing.at.get("shape")
+    if not shape:
+        standing.why_not = "which shape hung is not known"
+        return
+    try:
+        found = ask_gpu(prepare(shape), WHERE_TIMEOUT_S)
+    except Cancelled:
+        raise
+    except EngineError as exc:
+        standing.why_not = f"the instrumented kernel did not answer: {clean(exc.message, 200)}"
+        return
+    standing.roles, standing.lines = stood(found, needs)
+    if not standing.roles:
+        standing.why_not = clean(str(found.get("message") or "the instrumented launch came to its end"), 200)
+
+
+def stood(found: Mapping[str, Any], needs: list[dict[str, Any]]) -> tuple[list[str], list[int]]:
+    """(words per role, lines) of the last marks of a `where` answer, each with what a wait there needs.
+
+    found["roles"]: last marks of role instances, {"role", "line", "op", "barrier", "stage", "instances", ...}.
+    """
+    words: list[str] = []
+    lines: list[int] = []
+    by_line = {n["line"]: n for n in needs}
+    for row in found.get("roles", ()):
+        if row.get("ended"):
+            continue
+        line = int(row.get("line") or 0)
+        op = str(row.get("op") or row.get("kind") or "op")
+        barrier = row.get("barrier")
+        stage = f"[{row['stage']}]" if row.get("stage") is not None else ""
+        where = f"{op}({barrier}{stage})" if barrier else op
+        count = row.get("instances")
+        text = f"{row.get('role')} stands at line {line}, {where}" + (f", {count} instances" if count else "")
+        need = by_line.get(line)
+        if need and (barrier or op == "wait"):
+            text += f": needs {need['text'].partition(' needs ')[2]}"
+        words.append(clean(text, 200))
+        lines.append(line)
+    return words[:MOST_ROLES], sorted(set(lines))[:MOST_ROLES]
