@@ -163,25 +163,30 @@ class Skeleton:
         if not self.admits(env):
             raise ValueError("the shape violates `where`")
         count = self.cta_count(env)
-        cluster = bound.launch.cluster
         budget = [limit]
         traces = []
         for cta in range(count) if ctas is None else ctas:
-            base = cta - cta % cluster
             self.place(env, cta, count)
             for role in bound.roles:
-                body = self._bodies[role]
                 for instance in range(role.count if instances is None else min(instances, role.count)):
-                    run = _Run(env.copy(), cta, base, oracle or DataOracle(), budget)
-                    run.env[-1] = instance
                     left = budget[0]
                     try:
-                        for step in body:
-                            step(run)
+                        events = self.agent(env, cta, role, instance, oracle, budget)
                     finally:
                         spend(1 + left - budget[0])
-                    traces.append(AgentTrace(cta, role, instance, run.out))
+                    traces.append(AgentTrace(cta, role, instance, events))
         return traces
+
+    def agent(
+        self, env: list[Any], cta: int, role: Role, instance: int, oracle: DataOracle | None, budget: list[int]
+    ) -> list[Event]:
+        """The events of one role instance of a CTA that `place` has put into the environment (which stays as it is).
+        budget[0]: events and loop steps left, counted down; raises SkeletonLimit below zero, and AssumeViolated."""
+        run = _Run(env.copy(), cta, cta - cta % self.bound.launch.cluster, oracle or DataOracle(), budget)
+        run.env[-1] = instance
+        for step in self._bodies[role]:
+            step(run)
+        return run.out
 
     # ---- compiling
 
