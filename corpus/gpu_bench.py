@@ -91,16 +91,10 @@ def run_bench(env: Env, job: Job, contract: Contract, secret: int, progress: Pro
                 shapes.append(_failed(launch, mode, "error", exc.diagnostic.render()))
                 if exc.diagnostic.rule in FATAL:
                     dead = "the device context did not survive an earlier fault"
-    if job.kind == "profile" and job.profiler and not dead:
-        from corpus.gpu_profile import counters
-
-        progress(total, total, "reading hardware counters")
-        by_shape = {shape_text(launch.shape): counters(job, launch) for launch in job.launches}
-        shapes = [s.model_copy(update={"counters": by_shape[shape_text(s.shape)]}) for s in shapes]
     measured = [s for s in shapes if s.verdict == "measured"]
     passed = bool(shapes) and len(measured) == len(shapes)
     return Bench(
-        kind="profile" if job.kind == "profile" else "bench", contract=contract.name, contract_digest=contract.digest,
+        contract=contract.name, contract_digest=contract.digest,
         kernel=job.kernel, passed=passed, summary=_summary(shapes), seed=job.seed, secret=f"{secret:032x}",
         device=env.device.info().to_json(), shapes=tuple(shapes), rule=RULE,
         seconds=round(time.monotonic() - start, 3),
@@ -193,8 +187,6 @@ class _Timing:
     def _contenders(self) -> list[_Contender]:
         known = registry()
         wanted = self.contract.baselines if self.job.baselines is None else self.job.baselines
-        if self.job.kind == "profile":
-            wanted = ()
         found = []
         for name in wanted:
             if name not in known:
