@@ -42,7 +42,7 @@ LAUNCHES = 1
 def run_sanitize(job: Job, contract: Contract, secret: int, progress: Progress) -> Sanitize:
     """Every asked tool on the job's first shape, one after another. Never raises for what a tool says or how it ends."""
     start = time.monotonic()
-    tools = tuple(t for t in TOOLS if t in (job.sanitize or TOOLS))
+    tools: tuple[Tool, ...] = tuple(t for t in TOOLS if t in (job.sanitize or TOOLS))
     command = find_tool()
     runs = []
     for number, tool in enumerate(tools):
