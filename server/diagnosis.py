@@ -12,7 +12,11 @@ from typing import Any
 
 from server.errors import Cancelled, EngineError
 from server.results import clean
+from server.worker import JobFault
 
+HANG = ("worker/hung", "worker/timeout")
+DEVICE_FAULT = "lowering/device-fault"
+FAULT_NEXT = "an accepted kernel that faults is a missing rule: report_failure (symptom crash)"
 PROBE_TIMEOUT_S = 60.0
 WHERE_TIMEOUT_S = 45.0
 WHERE_LAUNCH_S = 2.0
@@ -60,6 +64,52 @@ class Standing:
         if self.model:
             parts.append(self.model)
         return ". ".join(clean(p, 300) for p in parts if p)
+
+
+def fault_in(raw: Mapping[str, Any]) -> JobFault | None:
+    """The device fault that a check or a timing met on its way, as an error: its other verdicts stand on a lost context."""
+    for case in raw.get("cases") or ():
+        if case.get("cause") == DEVICE_FAULT:
+            name = " ".join(f"{k}={v}" for k, v in case["shape"].items()) + f" {case.get('distribution', '')}"
+            at = {"job": "check", "kernel": raw.get("kernel", ""), "shape": case["shape"], "case": name.strip()}
+            return JobFault(DEVICE_FAULT, f"{name.strip()}: {case.get('message', '')}", FAULT_NEXT, at)
+    for row in raw.get("shapes") or ():
+        if row.get("verdict") == "error" and DEVICE_FAULT in row.get("message", ""):
+            kind, kernel = raw.get("kind", "bench"), raw.get("kernel", "")
+            at = {"job": kind, "kernel": kernel, "shape": row["shape"], "case": row["mode"]}
+            return JobFault(DEVICE_FAULT, row["message"], FAULT_NEXT, at)
+    return None
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is needed to ask about one kernel: the CPU worker's job naming it (text, bindings, target, kernel, contract,
+    contracts_dir), multiprocessors of the device, and how to make the `where` job of a shape (None: it cannot be asked)."""
+
+    index: int
+    named: Mapping[str, Any]
+    sms: int
+    where_job: Callable[[dict[str, int]], dict[str, Any]] | None
+
+
+def diagnose(
+    code: str, at: Mapping[str, Any], case: Case, ask_gpu: Ask, ask_cpu: Ask, keep: Callable[[str], None]
+) -> Standing:
+    """Everything that can be said after a fault. keep: told why the device does not answer, or empty."""
+    standing = Standing(code, dict(at))
+
+    def look() -> None:
+        standing.answers, standing.health = health(case.index, ask_gpu)
+        keep("" if standing.answers else standing.health)
+
+    look()
+    if code not in HANG:
+        return standing
+    needs = ask_model(standing, case.named, case.sms, ask_cpu) if case.named else []
+    if standing.answers and case.where_job is not None:
+        ask_device(standing, case.where_job, needs, ask_gpu)
+        look()
+    return standing
 
 
 def health(index: int, ask_gpu: Ask) -> tuple[bool, str]:

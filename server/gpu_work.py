@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cake_ir.diagnostics import Diagnostic
 from server.diagnosis import (
+    DEVICE_FAULT,
+    HANG,
     PREPARE_TIMEOUT_S,
     WHERE_LAUNCH_S,
     WHERE_TIMEOUT_S,
+    Case,
     Standing,
-    ask_device,
-    ask_model,
-    health,
+    diagnose,
+    fault_in,
 )
 from server.errors import BadArgument, Cancelled, EngineError, Missing
 from server.failures import Symptom
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 COMPILE_TIMEOUT_S = 180.0
 GPU_TIMEOUT_S = 540.0
-DEVICE_FAULT = "lowering/device-fault"
-FAULT_NEXT = "an accepted kernel that faults is a missing rule: report_failure (symptom crash)"
 NO_GPU_NEXT = "verify, estimate_cost, compile and check by interpretation work here; time it on a machine with the GPU"
 NO_GPU = "this machine has no GPU (or the server runs with --no-gpu)"
 
@@ -177,7 +177,7 @@ class GpuWork:
     ) -> Standing:
         """Where the roles stood and whether the device answers; the lock is still held, so nobody else meets a broken one."""
         index = again["more"]["device"]
-        standing = Standing(exc.code, {**again["at"], **(exc.at if isinstance(exc, JobFault) else {})})
+        at = {**again["at"], **(exc.at if isinstance(exc, JobFault) else {})}
 
         def ask_gpu(job: dict[str, Any], seconds: float) -> dict[str, Any]:
             return run_worker("corpus.gpu_main", job, timeout_s=seconds, control=control)
@@ -194,16 +194,10 @@ class GpuWork:
             return ready["job"]
 
         control.progress(0, None, f"{unit.kernel} failed on the device; asking whether the GPU answers")
-        standing.answers, standing.health = health(index, ask_gpu)
-        lock.set_problem("" if standing.answers else standing.health)
+        case = Case(index, again, again["sms"], where_job)
+        standing = diagnose(exc.code, at, case, ask_gpu, ask_cpu, lock.set_problem)
         if not standing.answers:
             self._devices.pop(index, None)
-        if _symptom(exc.code) == "hang":
-            needs = ask_model(standing, again, again["sms"], ask_cpu)
-            if standing.answers:
-                ask_device(standing, where_job, needs, ask_gpu)
-                standing.answers, standing.health = health(index, ask_gpu)
-                lock.set_problem("" if standing.answers else standing.health)
         return standing
 
     def run_cpu(self, unit: Unit, job: dict[str, Any], timeout_s: float, control: Control) -> dict[str, Any]:
@@ -244,28 +238,9 @@ class GpuWork:
 
 def _symptom(code: str) -> Symptom | None:
     """What the end of a GPU worker says about an accepted kernel; None when it says nothing about the kernel."""
-    if code in ("worker/hung", "worker/timeout"):
+    if code in HANG:
         return "hang"
     return "crash" if code in ("worker/killed", "worker/crashed", DEVICE_FAULT) else None
-
-
-def fault_in(raw: Mapping[str, Any]) -> JobFault | None:
-    """The device fault that a check or a timing met on its way, as an error: its other verdicts stand on a lost context."""
-    for case in raw.get("cases") or ():
-        if case.get("cause") == DEVICE_FAULT:
-            name = " ".join(f"{k}={v}" for k, v in case["shape"].items()) + f" {case.get('distribution', '')}"
-            at = {"job": "check", "kernel": raw.get("kernel", ""), "shape": case["shape"], "case": name.strip()}
-            return JobFault(DEVICE_FAULT, f"{name.strip()}: {case.get('message', '')}", FAULT_NEXT, at)
-    for row in raw.get("shapes") or ():
-        if row.get("verdict") == "error" and DEVICE_FAULT in row.get("message", ""):
-            at = {
-                "job": raw.get("kind", "bench"),
-                "kernel": raw.get("kernel", ""),
-                "shape": row["shape"],
-                "case": row["mode"],
-            }
-            return JobFault(DEVICE_FAULT, row["message"], FAULT_NEXT, at)
-    return None
 
 
 def job_of(program: Program, unit: Unit) -> dict[str, Any]:
