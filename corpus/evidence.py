@@ -1,7 +1,8 @@
 """Committed measurements: `corpus/results/<name>.json`, written from bench results and read back with staleness.
 
-A row keeps everything needed to doubt it: content ids, compiler, device, raw samples, the command and date. A row whose
-kernel has changed since (its content id differs from the corpus kernel's today) is marked stale, not dropped.
+A row keeps everything needed to doubt it: content ids, compiler, device, raw samples, the command and date. A row is
+marked stale, not dropped, when the corpus kernel or its contract has changed since, or when the kernel now builds to
+another cubin (see corpus/rebuild.py).
 """
 
 from __future__ import annotations
@@ -158,10 +159,21 @@ def check_row(
 
 def write_checks(rows: Sequence[CheckRow], directory: Path = DIRECTORY) -> Path:
     """Write `checks.json`: verdicts of kernels on a device; rows of other kernels already there are kept."""
+    new = {(r.kernel, r.device): r for r in [*read_checks(directory), *rows]}
+    return replace(
+        directory / "checks.json", {"kind": "checks", "checks": [r.model_dump(mode="json") for r in new.values()]}
+    )
+
+
+def read_checks(directory: Path = DIRECTORY) -> list[CheckRow]:
+    """The committed verdicts; none without the file. Raises CakeError `corpus/bad-results`."""
     path = directory / "checks.json"
-    old = [CheckRow.model_validate(r) for r in json.loads(path.read_text())["checks"]] if path.exists() else []
-    new = {(r.kernel, r.device): r for r in [*old, *rows]}
-    return _replace(path, {"kind": "checks", "checks": [r.model_dump(mode="json") for r in new.values()]})
+    if not path.exists():
+        return []
+    try:
+        return [CheckRow.model_validate(r) for r in json.loads(path.read_text(encoding="utf-8"))["checks"]]
+    except (ValueError, KeyError, TypeError, ValidationError) as exc:
+        raise _unreadable(path, exc) from exc
 
 
 def write_probes(lines: str, *, command: str, commit: str, directory: Path = DIRECTORY) -> Path:
@@ -169,8 +181,15 @@ def write_probes(lines: str, *, command: str, commit: str, directory: Path = DIR
     objects = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
     device = next((o["device"] for o in objects if "device" in o), {})
     probes = {str(o["probe"]): bool(o["ok"]) for o in objects if "probe" in o}
-    plain = {"kind": "decoder", "device": device, "probes": probes, "passed": all(probes.values()), "command": command, "commit": commit}
-    return _replace(directory / "decoder.json", plain)
+    plain = {
+        "kind": "decoder",
+        "device": device,
+        "probes": probes,
+        "passed": all(probes.values()),
+        "command": command,
+        "commit": commit,
+    }
+    return replace(directory / "decoder.json", plain)
 
 
 def write(name: str, rows: Sequence[ResultRow], directory: Path = DIRECTORY) -> Path:
@@ -178,10 +197,10 @@ def write(name: str, rows: Sequence[ResultRow], directory: Path = DIRECTORY) -> 
     if not name.replace("-", "_").isidentifier():
         raise ValueError(f"{name!r} is not a plain file name")
     plain = {"rows": [r.model_dump(mode="json", exclude={"stale"}) for r in rows]}
-    return _replace(directory / f"{name}.json", plain)
+    return replace(directory / f"{name}.json", plain)
 
 
-def _replace(path: Path, plain: dict[str, Any]) -> Path:
+def replace(path: Path, plain: dict[str, Any]) -> Path:
     """Write JSON through a temporary file, so that a full disk leaves the old one whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.")
@@ -197,10 +216,25 @@ def _replace(path: Path, plain: dict[str, Any]) -> Path:
     return path
 
 
-def results(directory: Path = DIRECTORY) -> list[ResultRow]:
-    """All committed rows by file name, staleness filled in; raises CakeError `corpus/bad-results` naming the file."""
-    found = [r for path in sorted(directory.glob("*.json")) for r in read_rows(path)]
-    return [r.model_copy(update={"stale": staleness(r)}) for r in found]
+def results(directory: Path = DIRECTORY, *, rebuild: bool = False, cache_dir: Path | None = None) -> list[ResultRow]:
+    """All committed rows by file name, staleness filled in; raises CakeError `corpus/bad-results` naming the file.
+
+    rebuild: build every variant again instead of taking what the last recorded rebuild found; cache_dir: of cubins.
+    Raises CakeError `lowering/compiler-missing` when it cannot.
+    """
+    from corpus.rebuild import Record, find_marks, marks
+
+    found = [(path.name, r) for path in sorted(directory.glob("*.json")) for r in read_rows(path)]
+    if rebuild:
+        known = {Record("", m).variant: str(m["why"]) for m in find_marks(directory, cache_dir)}
+    else:
+        known = marks(directory)
+    out = []
+    for name, row in found:
+        plain = row.model_dump(mode="json")
+        why = outdated(plain) or known.get(Record(name, plain).variant)
+        out.append(row.model_copy(update={"stale": why}))
+    return out
 
 
 def read_rows(path: Path) -> list[ResultRow]:
@@ -213,8 +247,12 @@ def read_rows(path: Path) -> list[ResultRow]:
             return []
         return [ResultRow.model_validate(r) for r in raw["rows"]]
     except (ValueError, KeyError, TypeError, ValidationError) as exc:
-        law = "Files under corpus/results/ hold rows as corpus.evidence writes them."
-        raise CakeError(error("corpus/bad-results", "data", f"{path.name}: {exc}", contract=law)) from exc
+        raise _unreadable(path, exc) from exc
+
+
+def _unreadable(path: Path, exc: Exception) -> CakeError:
+    law = "Files under corpus/results/ hold rows as corpus.evidence writes them."
+    return CakeError(error("corpus/bad-results", "data", f"{path.name}: {exc}", contract=law))
 
 
 def merged(old: Sequence[ResultRow], new: Sequence[ResultRow]) -> list[ResultRow]:
@@ -227,20 +265,33 @@ def merged(old: Sequence[ResultRow], new: Sequence[ResultRow]) -> list[ResultRow
     return [*(r for r in old if key(r) not in replaced), *new]
 
 
-def staleness(row: ResultRow) -> str | None:
-    """Why a row no longer speaks for its kernel, or None."""
+def outdated(row: Mapping[str, Any]) -> str | None:
+    """Why a record (`kernel`, `content_id`, `contract_digest`) no longer speaks for its corpus kernel, or None. Builds nothing."""
     known = {k.name: k for k in kernels()}
-    entry = known.get(row.kernel)
+    entry = known.get(row["kernel"])
     if entry is None:
         # rows may carry the @kernel name instead of the index name
-        same = [k for k in known.values() if (k.kernel or k.path.stem) == row.kernel]
+        same = [k for k in known.values() if (k.kernel or k.path.stem) == row["kernel"]]
         entry = same[0] if len(same) == 1 else None
     if entry is None:
         return "the corpus has no kernel of this name"
     now = current_id(entry)
     if now is None:
         return "the corpus kernel does not parse"
-    return None if now == row.content_id else f"the kernel has changed: it is {now} now"
+    if now != row["content_id"]:
+        return f"the kernel has changed: it is {now} now"
+    digest = current_digest(entry.contract)
+    return (
+        None if digest == row["contract_digest"] else f"the contract {entry.contract} has changed: it is {digest} now"
+    )
+
+
+def current_digest(contract: str) -> str:
+    """The digest of a contract that comes with Cake, as it is today; empty when there is none of this name."""
+    from corpus.contract import contracts
+
+    found = contracts().get(contract)
+    return found.digest if found is not None else ""
 
 
 def current_id(kernel: CorpusKernel) -> str | None:

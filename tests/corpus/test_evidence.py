@@ -49,13 +49,16 @@ def test_write_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     text.write_text("x")
     entry = CorpusKernel(name="k", file="../k.cake", targets=("sm_90a",), contract="c")
     monkeypatch.setattr(evidence, "kernels", lambda: [entry])
-    ids = {"now": "ir_1"}
+    ids = {"now": "ir_1", "contract": "ct_1"}
     monkeypatch.setattr(evidence, "current_id", lambda k: ids["now"])
+    monkeypatch.setattr(evidence, "current_digest", lambda name: ids["contract"])
     out = tmp_path / "results"
     path = evidence.write("k-h200", rows(bench()), out)
     assert "stale" not in json.loads(path.read_text())["rows"][0]
     found = evidence.results(out)
     assert len(found) == 2 and found[0].stale is None
+    ids["contract"] = "ct_2"
+    assert "the contract c has changed: it is ct_2 now" in (evidence.results(out)[0].stale or "")
     ids["now"] = "ir_2"
     assert "it is ir_2 now" in (evidence.results(out)[0].stale or "")
     monkeypatch.setattr(evidence, "kernels", list)
