@@ -21,7 +21,9 @@ from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
 Size = int | str
 """A number, or the text of an expression over launch dimensions (only in a manifest)."""
 
-ArgKind = Literal["tensor", "tensor_map", "i32", "i64", "f32"]
+ArgKind = Literal["tensor", "tensor_map", "i32", "i64", "f32", "timeline", "timeline_capacity", "timeline_stride"]
+TIMELINE_ARGS: dict[Any, int] = {"timeline": 0, "timeline_capacity": 1024, "timeline_stride": 1}
+"""Arguments of the instrumented form with the value a fresh plan gives them (see `lowering.timeline`)."""
 Fill = Literal["zero", "nan"]
 SWIZZLES = (0, 32, 64, 128)
 
@@ -87,7 +89,8 @@ class MapSpec:
 class Manifest:
     """How to launch the emitted kernel, with sizes still symbolic.
 
-    `grid` counts CTAs (a flat grid), `cluster` CTAs per cluster, `smem_bytes` is dynamic shared memory per CTA.
+    `grid` counts CTAs (a flat grid), `cluster` CTAs per cluster, `smem_bytes` is dynamic shared memory per CTA. `timeline`
+    is the mark table of an instrumented kernel (see `lowering.timeline`).
     """
 
     symbol: str
@@ -100,10 +103,14 @@ class Manifest:
     tensor_maps: dict[str, MapSpec] = field(default_factory=dict)
     pdl: bool = False
     cooperative: bool = False
+    timeline: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values only."""
-        return _plain(asdict(self))
+        out = _plain(asdict(self))
+        if self.timeline is None:
+            del out["timeline"]
+        return out
 
     @staticmethod
     def from_json(obj: dict[str, Any]) -> Manifest:
@@ -120,7 +127,9 @@ class Manifest:
 class Arg:
     """One concrete kernel parameter, in signature order.
 
-    `tensor` passes the base pointer of the tensor `name`, `tensor_map` the 128-byte map `name`, the rest a `value`.
+    `tensor` passes the base pointer of the tensor `name`, `tensor_map` the 128-byte map `name`, `timeline` the device pointer
+    of the timeline's buffer, the rest a `value`: records per ring (a power of two) and recorded CTA distance for
+    `timeline_capacity` and `timeline_stride`.
     """
 
     kind: ArgKind
@@ -254,6 +263,12 @@ def _check_arg(arg: Arg, where: str, maps: dict[str, TensorMapPlan]) -> None:
             _bad(f"{where}: a {arg.kind} argument needs a name")
         if arg.kind == "tensor_map" and arg.name not in maps:
             _bad(f"{where}: no tensor map named {arg.name!r}")
+    elif arg.kind == "timeline_capacity":
+        _in_range(where, arg.value, 8, 1 << 20)
+        if int(arg.value) & (int(arg.value) - 1):
+            _bad(f"{where}: a timeline ring holds a power of two of records, not {arg.value}")
+    elif arg.kind == "timeline_stride":
+        _in_range(where, arg.value, 1, MAX_GRID_X)
     elif arg.kind == "f32":
         if isinstance(arg.value, bool) or not isinstance(arg.value, (int, float)):
             _bad(f"{where}: f32 needs a number")

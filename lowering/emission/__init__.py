@@ -17,10 +17,13 @@ from lowering.emission.manifest import Emitted, finish, plan
 __all__ = ["Emitted", "emit", "plan"]
 
 
-def emit(bound: BoundKernel) -> Emitted:
-    """CUDA C++ of a kernel. Raises CakeError: the first derivation error, or `lowering/unsupported-form`."""
+def emit(bound: BoundKernel, timeline: bool = False) -> Emitted:
+    """CUDA C++ of a kernel. Raises CakeError: the first derivation error, or `lowering/unsupported-form`.
+
+    timeline: the instrumented form, which records marks (see `lowering.timeline`); `manifest.timeline` lists them.
+    """
     derived = derive(bound)
     for d in derived.diagnostics:
         if d.severity == "error":
             raise CakeError(d)
-    return finish(*emit_kernel(bound, derived))
+    return finish(*emit_kernel(bound, derived, timeline))

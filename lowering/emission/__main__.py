@@ -1,4 +1,4 @@
-"""Debugging: `python -m lowering.emission FILE.cake [--set NAME=VALUE] [--kernel K] [--target T] [--build]` prints the CUDA C++."""
+"""Debugging: `python -m lowering.emission FILE.cake [--set NAME=VALUE] [--kernel K] [--target T] [--build] [--timeline]` prints the CUDA C++."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--target")
     parser.add_argument("--build", action="store_true", help="compile and report instead")
     parser.add_argument("--sass", action="store_true", help="compile and print the machine code")
+    parser.add_argument("--timeline", action="store_true", help="the instrumented form")
     args = parser.parse_args()
     parsed = cake_ir.parse(args.file.read_text(), name=args.file.name)
     bindings = {}
@@ -36,7 +37,7 @@ def main() -> int:
         found += result.diagnostics
         if result.bound is not None:
             try:
-                emitted = emit(result.bound)
+                emitted = emit(result.bound, timeline=args.timeline)
             except CakeError as exc:
                 print(exc.diagnostic.render(), file=sys.stderr)
                 return 1

@@ -24,6 +24,7 @@ from cake_ir.bound import (
 )
 from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
 from cake_ir.layouts import TileType
+from lowering.emission.marks import Marks
 from lowering.emission.scalars import Facts, Printer, add, const, div, mod, mul, sop, split_sum, var
 from lowering.emission.tiles import Tiles
 from lowering.emission.writer import Names, Writer
@@ -86,6 +87,7 @@ class Context:
     unit: str = "K"
     span: Span = NOWHERE
     tcgen05_touched: bool = False
+    marks: Marks | None = None  # of the timeline, in the instrumented form
 
     def __post_init__(self) -> None:
         self.facts = Facts(self.kernel)

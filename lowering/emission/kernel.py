@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cake_ir.bound import BoundKernel, Op, Role, RoleBlock, ScalarVar, walk
-from lowering.emission import statements
+from lowering.emission import marks, statements
 from lowering.emission.context import Context
+from lowering.emission.marks import Marks, Stretch
 from lowering.emission.project import (
     Block,
     Node,
@@ -29,9 +30,10 @@ THREADS = {
 }
 
 
-def emit_kernel(kernel: BoundKernel, derived: Any) -> tuple[str, Context]:
+def emit_kernel(kernel: BoundKernel, derived: Any, timeline: bool = False) -> tuple[str, Context]:
     """(CUDA C++ text, the context with promises, records and parameters)."""
     c = Context(kernel, derived, Writer(source_file(kernel.source_name, kernel.name)))
+    c.marks = Marks(kernel) if timeline else None
     for name in (kernel.name, *(t.name for t in kernel.tensors)):
         c.names.of(kernel if name == kernel.name else next(t for t in kernel.tensors if t.name == name), name)
     body, tail = _split_tail(kernel)
@@ -41,9 +43,13 @@ def emit_kernel(kernel: BoundKernel, derived: Any) -> tuple[str, Context]:
     _roles(c, body)
     c.role, c.unit = None, "K"
     for op in tail:
+        if c.marks is not None:
+            c.marks.tail(c, op)
         statements.statement(c, Node(op))
     out.at(kernel.span)
     _release_tensor_memory(c, bool(tail))
+    if c.marks is not None:
+        c.marks.end(c)
     out.close()
     out.insert(prologue_at, _prologue(c))
     text = out.render()
@@ -101,10 +107,11 @@ def _role(c: Context, role: Role, body: tuple[Any, ...]) -> None:
         c.promise("role", f"setmaxnreg.{change.kind}")
     block = project(body, role)
     number(block)
+    begin = c.marks.place(role, block) if c.marks is not None else None
     c.read, c.last_read = set(all_reads(block)), last_reads(block)
     c.loop_marks, c.fresh_values = [], []
     if role.unit == "thread":
-        _thread_role(c, role, block)
+        _thread_role(c, role, block, begin)
         return
     c.unit = "K"
     instance = f"warp - {role.first_warp}" if role.first_warp else "warp"
@@ -116,6 +123,8 @@ def _role(c: Context, role: Role, body: tuple[Any, ...]) -> None:
     mark = out.mark()
     c.used.discard("instance")
     c.unit = {"warp": "W", "warpgroup": "G"}[role.unit]
+    if c.marks is not None and begin is not None:
+        c.marks.start(c, begin, statements.first_thread(c))
     _body(c, block)
     text = "\n".join(t for _, t, _ in out.since(mark))
     if _mentions(text, "instance"):
@@ -130,7 +139,7 @@ def _mentions(text: str, name: str) -> bool:
     return re.search(rf"\b{name}\b", text) is not None
 
 
-def _thread_role(c: Context, role: Role, block: Block) -> None:
+def _thread_role(c: Context, role: Role, block: Block, begin: Stretch | None) -> None:
     """One elected thread runs the role. If the role meets barriers of all threads on its way, its warps run the control flow
     together and one thread the ops: lanes that went ahead to the barrier by a path of their own would share uniform registers
     with the elected one, and ptxas gives both paths the same ones (seen on an H200: a loop counter overwritten)."""
@@ -142,11 +151,15 @@ def _thread_role(c: Context, role: Role, block: Block) -> None:
     first = f"{c.sx(c.thread('warp'))} == {role.first_warp} && {one}" if role.warps > 1 else one
     if has_wide_sync(block):
         out.line(f"const bool leader = {first};")
+        if c.marks is not None and begin is not None:
+            c.marks.start(c, begin, "leader")
         c.led = True
         _body(c, block)
         c.led = False
         return
     out.open(f"if ({first})")
+    if c.marks is not None and begin is not None:
+        c.marks.start(c, begin, "")
     _body(c, block)
     out.close()
     out.line("__syncwarp();")
@@ -188,6 +201,8 @@ def _prologue(c: Context) -> list[str]:
         text = {"cta": "blockIdx.x", "cta_count": "gridDim.x", "cluster_rank": f"blockIdx.x % {cluster}u",
                 "cluster_id": f"blockIdx.x / {cluster}u", "cluster_count": f"gridDim.x / {cluster}u"}[v.kind]  # fmt: skip
         lines.append(f"const int {name} = static_cast<int>({text});")
+    if c.marks is not None:
+        lines += marks.VARIABLES
     for cache, name in c.policies.items():
         lines.append(f"const cake::u64 {name} = {h.use('policy_' + cache)}();")
     if barriers or c.maps:
@@ -256,7 +271,7 @@ def parameters(c: Context) -> list[tuple[str, Any, str]]:
             seen.add(v)
             kind = "f32" if v.dtype == "f32" else "i32"
             found.append((kind, v, f"{'float' if kind == 'f32' else 'int'} {c.scalars_used[v]}"))
-    return found
+    return found + (marks.PARAMETERS if c.marks is not None else [])
 
 
 def _signature(c: Context) -> str:

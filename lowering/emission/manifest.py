@@ -26,7 +26,8 @@ from cake_ir.diagnostics import CakeError, Span, error
 from cake_ir.facts import EXTENT_MAX, INT_MAX
 from lowering.emission.context import Context, Record
 from lowering.emission.kernel import parameters
-from lowering.plan import Arg, ArgSpec, LaunchPlan, Manifest, MapSpec, Promise, TensorMapPlan, validate
+from lowering.emission.scalars import sx_text
+from lowering.plan import TIMELINE_ARGS, Arg, ArgSpec, LaunchPlan, Manifest, MapSpec, Promise, TensorMapPlan, validate
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,22 +56,6 @@ class Emitted:
         return self.records
 
 
-def sx_text(x: SX) -> str:
-    """An expression in the language's notation."""
-    if isinstance(x, SConst):
-        return str(x.value)
-    if isinstance(x, SVar):
-        return x.var.name
-    args = [sx_text(a) for a in x.args]
-    if x.op in ("min", "max", "ceil_div", "select", "lsb", "cast", "abs", "fma") or (
-        x.op.isalpha() and x.op not in ("and", "or", "not", "neg")
-    ):
-        return f"{x.op}({', '.join(args)})"
-    if len(args) == 1:
-        return f"({'-' if x.op == 'neg' else x.op + ' '}{args[0]})"
-    return "(" + f" {x.op} ".join(args) + ")"
-
-
 def _size(x: SX) -> int | str:
     return int(x.value) if isinstance(x, SConst) else sx_text(x)
 
@@ -82,14 +67,15 @@ def finish(text: str, c: Context) -> Emitted:
     symbol = c.names.of(kernel, kernel.name)
     args = []
     for kind, thing, _ in found:
-        if kind in ("tensor", "tensor_map"):
-            args.append(ArgSpec(kind, thing.name))  # type: ignore[arg-type]
+        if kind in ("tensor", "tensor_map", *TIMELINE_ARGS):
+            args.append(ArgSpec(kind, getattr(thing, "name", "")))  # type: ignore[arg-type]
         else:
             args.append(ArgSpec(kind, thing.name, thing.name))  # type: ignore[arg-type]
     maps = {m.name: _map_spec(m) for kind, m, _ in found if kind == "tensor_map"}
     manifest = Manifest(
         symbol=symbol, arch=kernel.target.name, threads=d.launch.threads, cluster=d.launch.cluster, smem_bytes=d.smem_bytes,
         grid=_size(kernel.launch.ctas), args=tuple(args), tensor_maps=maps, pdl=d.launch.pdl, cooperative=d.launch.cooperative,
+        timeline=c.marks.table(c.out.file) if c.marks is not None else None,
     )  # fmt: skip
     slots = {name: x.var.slot for name, x in c.threads.items() if isinstance(x, SVar)}
     return Emitted(
@@ -181,6 +167,8 @@ def plan(
         elif kind == "tensor_map":
             args.append(Arg("tensor_map", thing.name))
             maps[thing.name] = _map_plan(thing, env)
+        elif kind in TIMELINE_ARGS:
+            args.append(Arg(kind, value=TIMELINE_ARGS[kind]))  # type: ignore[arg-type]
         else:
             args.append(_scalar_arg(kind, thing, env))
     m = emitted.manifest

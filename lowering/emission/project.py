@@ -21,7 +21,7 @@ class Block:
 class Node:
     """A statement; compound ones carry blocks instead of their own bodies. `split`: where a while's body starts.
 
-    declares: variables of the enclosing C block whose first mention is here.
+    declares: variables of the enclosing C block whose first mention is here. mark: the timeline's mark before it, if any.
     """
 
     stmt: Any
@@ -29,6 +29,7 @@ class Node:
     split: int = 0
     declares: list[Any] = field(default_factory=list)
     number: int = 0
+    mark: Any = None
 
 
 def project(body: tuple[Any, ...], role: B.Role) -> Block:

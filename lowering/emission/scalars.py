@@ -218,3 +218,19 @@ def _is_call(text: str) -> bool:
         if depth == 0 and ch == ")":
             return i == len(text) - 1
     return False
+
+
+def sx_text(x: SX) -> str:
+    """An expression in the language's notation."""
+    if isinstance(x, SConst):
+        return str(x.value)
+    if isinstance(x, SVar):
+        return x.var.name
+    args = [sx_text(a) for a in x.args]
+    if x.op in ("min", "max", "ceil_div", "select", "lsb", "cast", "abs", "fma") or (
+        x.op.isalpha() and x.op not in ("and", "or", "not", "neg")
+    ):
+        return f"{x.op}({', '.join(args)})"
+    if len(args) == 1:
+        return f"({'-' if x.op == 'neg' else x.op + ' '}{args[0]})"
+    return "(" + f" {x.op} ".join(args) + ")"

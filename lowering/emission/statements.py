@@ -71,6 +71,8 @@ def statement(c: Context, node: Node) -> None:
     stmt = node.stmt
     c.span, c.number = stmt.span, node.number
     c.out.plain()
+    if c.marks is not None and node.mark is not None:
+        c.marks.mark(c, node.mark)
     if isinstance(stmt, B.SetScalar) and node.declares == [stmt.var]:
         c.out.at(stmt.span)
         c.out.line(f"{_SCALAR_TYPES[stmt.var.dtype]} {c.sx(B.SVar(stmt.var))} = {c.sx.top(stmt.value)};")

@@ -58,7 +58,7 @@ class Writer:
     """Collects lines. `at(span)` makes the next lines belong to a line of the program text."""
 
     def __init__(self, file: str) -> None:
-        self._file = file
+        self.file = file
         self._lines: list[tuple[int, str, int]] = []  # indent, text, source line (0: none)
         self._indent = 0
         self._source = 0
@@ -113,7 +113,7 @@ class Writer:
             if source and source != expected and not after_pragma:
                 # A pragma must stay next to its loop, so it takes the line number before the loop's.
                 here = source - 1 if text.startswith("#pragma") and source > 1 else source
-                out.append(f'#line {here} "{self._file}"')
+                out.append(f'#line {here} "{self.file}"')
                 expected = here
             out.append(text if text.startswith("#") else "  " * indent + text)
             if expected:

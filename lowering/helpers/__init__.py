@@ -6,7 +6,7 @@ has no preprocessor directive and includes nothing.
 
 from __future__ import annotations
 
-from lowering.helpers import barriers, convert, copies, memory
+from lowering.helpers import barriers, convert, copies, memory, timeline
 
 PREAMBLE = """\
 namespace cake {
@@ -17,8 +17,14 @@ using u64 = unsigned long long;
 
 TENSOR_MAP = "struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };\n"
 
-_TABLES = (barriers.TEXT, copies.TEXT, convert.TEXT, memory.TEXT)
-_NEEDS: dict[str, tuple[str, ...]] = {**barriers.NEEDS, **copies.NEEDS, **convert.NEEDS, **memory.NEEDS}
+_TABLES = (barriers.TEXT, copies.TEXT, convert.TEXT, memory.TEXT, timeline.TEXT)
+_NEEDS: dict[str, tuple[str, ...]] = {
+    **barriers.NEEDS,
+    **copies.NEEDS,
+    **convert.NEEDS,
+    **memory.NEEDS,
+    **timeline.NEEDS,
+}
 
 
 class Helpers:

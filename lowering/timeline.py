@@ -1,0 +1,399 @@
+"""The in-kernel timeline: what an instrumented kernel records, its layout in memory, and the decoder.
+
+`emit(bound, timeline=True)` makes the instrumented form (`lowering.emission.marks` places the marks,
+`lowering.helpers.timeline` writes them). A role instance of a recorded CTA is a *track*; one thread of it records. CTA c is
+recorded if c % stride == 0. Tracks are numbered CTA by CTA, in a CTA in the order of `table["tracks"]`.
+
+The buffer, zeroed before the launch, in 8-byte words (T tracks in all, rings of `capacity` records, a power of two):
+
+    T * capacity   rings: record number n (1, 2, ...) of a track lies in slot n % capacity, so that the latest survive
+    T * 8          headers: 0 %globaltimer and 1 %clock64 at the start, 2 %smid + 2^32, 3 %globaltimer and 4 %clock64 at the
+                   end, 5 the number of records (0: the track has not ended), 6-7 unused
+
+A record is (clock's low word, clock's high word + n + 2^22 * mark id): the slot tells n modulo the capacity, hence the clock's
+high word, hence everything. Mark id 0 is the end. The time from one record to the next is a *span* of the earlier one's mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, NoReturn
+
+from cake_ir.diagnostics import CakeError, error
+
+Kind = Literal["wait", "issue", "compute", "store"]
+KINDS: tuple[Kind, ...] = ("wait", "issue", "compute", "store")
+
+MAX_MARKS = 1023
+MAX_RECORDS = (1 << 22) - 1
+"""Records of one track: more would run into the mark id."""
+
+RECORD_BYTES = 8
+HEADER_WORDS = 8
+MAX_BUFFER = 1 << 30
+CLOCK_SKEW_NS = 2200
+"""%globaltimer may tick as coarsely as about a microsecond (PTX ISA leaves its resolution open). Clocks of two SMs that agree to
+two ticks are taken for one clock."""
+
+KEPT_SPANS = 40_000
+"""Spans kept in the JSON form: about 1 MB."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One mark of the text. `role` is "all" for a rendezvous behind the roles; `wait` says what a wait waits for."""
+
+    id: int
+    kind: str
+    role: str
+    line: int
+    end_line: int
+    ops: tuple[str, ...]
+    wait: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        out = asdict(self) | {"ops": list(self.ops)}
+        if self.wait is None:
+            del out["wait"]
+        return out
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What sizes a buffer. tracks: per CTA; capacity: records per ring."""
+
+    tracks: int
+    grid: int
+    stride: int
+    capacity: int
+
+    @property
+    def ctas(self) -> int:
+        """Recorded CTAs."""
+        return -(-self.grid // self.stride)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the buffer."""
+        return self.ctas * self.tracks * (self.capacity * RECORD_BYTES + HEADER_WORDS * 8)
+
+
+def fit(table: dict[str, Any], grid: int, budget: int, capacity: int, max_ctas: int = 4096) -> Shape:
+    """The shape that records as many CTAs as `max_ctas` and `budget` bytes allow, with rings of up to `capacity` records."""
+    tracks = len(table["tracks"])
+    stride = -(-grid // max_ctas)
+    shape = Shape(tracks, grid, stride, capacity)
+    while shape.nbytes > budget and shape.capacity > 64:
+        shape = replace(shape, capacity=shape.capacity // 2)
+    while shape.nbytes > budget and shape.ctas > 1:
+        shape = replace(shape, stride=shape.stride * 2)
+    return shape
+
+
+def sized(plan: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    """The JSON of an instrumented launch plan with the capacity and stride of a buffer."""
+    values = {"timeline_capacity": shape.capacity, "timeline_stride": shape.stride}
+    args = [{**a, "value": values[a["kind"]]} if a["kind"] in values else a for a in plan["args"]]
+    return {**plan, "args": args}
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """The records of one role instance, oldest first: mark ids and clocks (arrays of int64; the last id is 0 if it has ended).
+
+    start, end: (globaltimer in ns, clock), end None while it runs. count: records ever made; dropped: those not there.
+    """
+
+    cta: int
+    role: str
+    instance: int
+    sm: int
+    start: tuple[int, int]
+    end: tuple[int, int] | None
+    ids: Any
+    clocks: Any
+    count: int
+
+    @property
+    def dropped(self) -> int:
+        """Records overwritten by later ones, or not yet visible."""
+        return self.count - len(self.ids)
+
+
+def marks_of(table: dict[str, Any]) -> dict[int, Mark]:
+    """The marks of a table by id; raises CakeError `lowering/bad-timeline` if it is malformed."""
+    try:
+        return {m["id"]: Mark(**{**m, "ops": tuple(m["ops"])}) for m in table["marks"]}
+    except (KeyError, TypeError) as exc:
+        _bad(f"the mark table is malformed: {exc}")
+
+
+def tracks_of(buffer: Any, table: dict[str, Any], shape: Shape) -> Iterator[Track]:
+    """Every track that has started. buffer: bytes-like, `shape.nbytes` long. Raises CakeError `lowering/bad-timeline`."""
+    import numpy as np
+
+    total = shape.ctas * shape.tracks
+    words = np.frombuffer(buffer, "<u8", count=shape.nbytes // 8)
+    rings = words[: total * shape.capacity].reshape(total, shape.capacity)
+    headers = words[total * shape.capacity :].reshape(total, HEADER_WORDS)
+    known = max(m["id"] for m in table["marks"])
+    slots = np.arange(shape.capacity, dtype=np.int64)
+    for number in np.flatnonzero(headers[:, 2]):
+        head, ring = [int(w) for w in headers[number]], rings[number]
+        there = np.flatnonzero(ring)
+        low = (ring[there] & 0xFFFFFFFF).astype(np.int64)
+        tag = (ring[there] >> 32).astype(np.int64) - (head[1] >> 32)  # less the high word of the clock at the start
+        turns = (tag - slots[there]) % shape.capacity  # the clock's high word has grown by so much
+        tag = (tag - turns) % (1 << 32)
+        count, ids = tag & MAX_RECORDS, tag >> 22
+        order = np.argsort(count)
+        clocks = (((head[1] >> 32) + turns) << 32) + low
+        if (len(ids) and int(ids.max()) > known) or head[5] > MAX_RECORDS:
+            _bad("the timeline's buffer holds what no mark wrote, or a track made more than 4 million records")
+        role, instance = table["tracks"][int(number) % shape.tracks]
+        yield Track(
+            cta=int(number) // shape.tracks * shape.stride, role=role, instance=instance, sm=head[2] & 0xFFFFFFFF,
+            start=(head[0], head[1]), end=(head[3], head[4]) if head[5] else None, ids=ids[order], clocks=clocks[order],
+            count=head[5] or (int(count.max()) if len(count) else 0),
+        )  # fmt: skip
+
+
+def clock_ghz(tracks: Sequence[Track], earlier: Sequence[Track] = ()) -> float:
+    """Cycles per nanosecond, from the longest stretch between two readings of both clocks on one SM. `earlier`: tracks of a former
+    launch, so that the stretch is long against the tick of %globaltimer. Raises CakeError `lowering/bad-timeline`."""
+    first: dict[int, tuple[int, int]] = {}
+    for t in (*earlier, *tracks):
+        first[t.sm] = min(first.get(t.sm, t.start), t.start)
+    spans = [(t.end[0] - first[t.sm][0], t.end[1] - first[t.sm][1]) for t in tracks if t.end is not None]
+    time, clocks = max(spans, default=(0, 0))
+    if time <= 0 or clocks <= 0:
+        _bad("no track tells how fast the SM clock runs")
+    return clocks / time
+
+
+# ---- the decoded form ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The decoded timeline of one launch; fields as in docs/measuring.md, times in microseconds from the first start."""
+
+    kernel: str
+    file: str
+    grid: int
+    recorded_ctas: int
+    kernel_us: float
+    marks: tuple[Mark, ...]
+    roles: tuple[dict[str, Any], ...]
+    lines: tuple[dict[str, Any], ...]
+    tracks: tuple[dict[str, Any], ...]
+    plain_us: float = 0.0
+    instrumented_us: float = 0.0
+    overhead: float = 0.0
+    dropped: int = 0
+    clock_ghz: float = 0.0
+    slots: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    def timed(self, plain_us: float, instrumented_us: float) -> Timeline:
+        """With the times of the plain and the instrumented kernel in one run."""
+        return replace(
+            self, plain_us=plain_us, instrumented_us=instrumented_us, overhead=instrumented_us / plain_us - 1
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of docs/measuring.md."""
+        out = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
+        out["marks"] = [m.to_json() for m in self.marks]
+        return {k: _rounded(v) if isinstance(v, float) else v for k, v in out.items()}
+
+
+def decode(
+    buffer: Any, table: dict[str, Any], shape: Shape, *, slots: int | None = None, ghz: float | None = None
+) -> Timeline:
+    """A finished (or hung) launch. slots: CTAs that the device holds at once (default: those that overlapped); ghz: SM clock.
+
+    Raises CakeError `lowering/bad-timeline` when nothing was recorded or the buffer is damaged.
+    """
+    tracks = list(tracks_of(buffer, table, shape))
+    if not tracks:
+        _bad("no track has started: the kernel did not run")
+    return _Decoder(tracks, table, shape, ghz or clock_ghz(tracks)).result(slots)
+
+
+class _Decoder:
+    """Tracks on one axis of time."""
+
+    def __init__(self, tracks: list[Track], table: dict[str, Any], shape: Shape, ghz: float) -> None:
+        self.tracks, self.table, self.shape, self.ghz = tracks, table, shape, ghz
+        self.marks = marks_of(table)
+        self.origin = self._origins()
+        first = min(self._us(t, t.start[1]) for t in tracks)
+        self.zero = first
+        self.begin = [self._us(t, t.start[1]) - first for t in tracks]
+        self.finish = [self._us(t, self._last(t)) - first for t in tracks]
+
+    @staticmethod
+    def _last(t: Track) -> int:
+        if t.end is not None:
+            return t.end[1]
+        return int(t.clocks[-1]) if len(t.clocks) else t.start[1]
+
+    def _origins(self) -> dict[int, float]:
+        """Per SM the time (ns, on the timer's axis) of clock 0. The timer reads low by up to a tick, so the latest reading is best."""
+        time0, clock0 = self.tracks[0].start
+        self._base = (time0, clock0)
+        best: dict[int, float] = {}
+        for t in self.tracks:
+            for time, clock in (t.start, *((t.end,) if t.end else ())):
+                at = (time - time0) - (clock - clock0) / self.ghz
+                best[t.sm] = max(best.get(t.sm, at), at)
+        if max(best.values()) - min(best.values()) <= CLOCK_SKEW_NS:
+            return dict.fromkeys(best, max(best.values()))
+        return best
+
+    def _us(self, t: Track, clock: int) -> float:
+        return (self.origin[t.sm] + (clock - self._base[1]) / self.ghz) / 1000
+
+    def result(self, slots: int | None) -> Timeline:
+        import numpy as np
+
+        shape = self.shape
+        kernel_us = max(self.finish)
+        scale = shape.grid / shape.ctas
+        slots = min(slots or round(self._overlap() * scale), shape.grid)
+        size = max(self.marks) + 1
+        per_role: dict[str, Any] = {}
+        for i, t in enumerate(self.tracks):
+            edges = self._edges(i)
+            sums = per_role.setdefault(t.role, np.zeros(size))
+            if len(edges) > 1:
+                sums += np.bincount(t.ids[: len(edges) - 1], weights=np.diff(edges), minlength=size)
+        roles, lines = [], []
+        for role, sums in per_role.items():
+            instances = sum(1 for name, _ in self.table["tracks"] if name == role)
+            mean = sums * scale / (slots * instances)
+            kinds = {k: sum(float(mean[m.id]) for m in self.marks.values() if m.kind == k) for k in KINDS}
+            total = sum(kinds.values())
+            roles.append({"role": role, "instances": instances, "mean_us": _rounded(total),
+                          "covered": _rounded(total / kernel_us), "us": {k: _rounded(v) for k, v in kinds.items()}})  # fmt: skip
+            lines += [
+                {"line": m.line, "end_line": m.end_line, "role": role, "kind": m.kind, "ops": list(m.ops), "mark": m.id,
+                 "us": _rounded(float(mean[m.id])), "share": _rounded(float(mean[m.id]) / kernel_us)}
+                for m in self.marks.values() if mean[m.id] > 0
+            ]  # fmt: skip
+        lines.sort(key=lambda x: (-x["us"], x["line"]))
+        return Timeline(
+            kernel=self.table["kernel"], file=self.table["file"], grid=shape.grid, recorded_ctas=shape.ctas,
+            kernel_us=_rounded(kernel_us), marks=tuple(self.marks.values()), roles=tuple(roles), lines=tuple(lines),
+            tracks=tuple(self._kept()), dropped=sum(t.dropped for t in self.tracks), clock_ghz=_rounded(self.ghz), slots=slots,
+        )  # fmt: skip
+
+    def _edges(self, i: int) -> Any:
+        """Times (us) of a track's records; a first record that is still there starts with the track."""
+        import numpy as np
+
+        t = self.tracks[i]
+        edges = (self.origin[t.sm] + (t.clocks - self._base[1]).astype(np.float64) / self.ghz) / 1000 - self.zero
+        if len(edges) and not t.dropped:
+            edges[0] = self.begin[i]
+        return edges
+
+    def _overlap(self) -> int:
+        """The most CTAs that ran at one time."""
+        spans: dict[int, tuple[float, float]] = {}
+        for t, a, b in zip(self.tracks, self.begin, self.finish, strict=True):
+            low, high = spans.get(t.cta, (a, b))
+            spans[t.cta] = (min(low, a), max(high, b))
+        edges = sorted([(a, 1) for a, _ in spans.values()] + [(b, -1) for _, b in spans.values()])
+        now = most = 0
+        for _, step in edges:
+            now += step
+            most = max(most, now)
+        return most
+
+    def _kept(self) -> Iterator[dict[str, Any]]:
+        """Tracks for the picture: the first CTAs and the one that ended last, as far as `KEPT_SPANS` goes."""
+        ends: dict[int, float] = {}
+        starts: dict[int, float] = {}
+        for t, a, b in zip(self.tracks, self.begin, self.finish, strict=True):
+            ends[t.cta] = max(ends.get(t.cta, b), b)
+            starts[t.cta] = min(starts.get(t.cta, a), a)
+        last = max(ends, key=lambda c: ends[c])
+        wanted = list(dict.fromkeys((min(starts, key=lambda c: (starts[c], c)), last, *sorted(ends)[:8])))
+        left = KEPT_SPANS
+        kept: list[tuple[int, int, dict[str, Any]]] = []
+        for cta in wanted:
+            mine = [i for i, t in enumerate(self.tracks) if t.cta == cta]
+            need = sum(len(self.tracks[i].ids) for i in mine)
+            if need > left and kept:
+                continue
+            share = max(left // max(len(mine), 1), 1)
+            left -= min(need, left)
+            kept += [(cta, i, self._track(i, share)) for i in mine]
+        yield from (track for _, _, track in sorted(kept, key=lambda k: k[:2]))
+
+    def _track(self, i: int, limit: int) -> dict[str, Any]:
+        t, edges = self.tracks[i], self._edges(i)
+        ended = t.end is not None
+        count = len(t.ids) - (1 if ended else 0)
+        spans = [[int(t.ids[j]), _rounded(float(edges[j])), _rounded(float(edges[j + 1] if j + 1 < len(edges) else edges[j]))]
+                 for j in range(max(0, count - limit), count)]  # fmt: skip
+        return {"cta": t.cta, "sm": t.sm, "role": t.role, "instance": t.instance, "start_us": _rounded(self.begin[i]),
+                "end_us": _rounded(self.finish[i]), "spans": spans, "dropped": t.dropped + count - len(spans)}  # fmt: skip
+
+
+# ---- Chrome trace ---------------------------------------------------------------------------------------------------------------
+
+
+def chrome_trace(timeline: Timeline | dict[str, Any]) -> dict[str, Any]:
+    """The Chrome trace event format (load it in Perfetto): a process per CTA, a thread per role instance, complete events in us."""
+    data = timeline.to_json() if isinstance(timeline, Timeline) else timeline
+    marks = {m["id"]: m for m in data["marks"]}
+    events: list[dict[str, Any]] = []
+    named: set[int] = set()
+    threads: dict[int, int] = {}
+    for t in data["tracks"]:
+        pid = t["cta"]
+        if pid not in named:
+            named.add(pid)
+            events.append(_meta("process_name", pid, 0, {"name": f"CTA {pid} on SM {t['sm']}"}))
+            events.append(_meta("process_sort_index", pid, 0, {"sort_index": pid}))
+        tid = threads[pid] = threads.get(pid, 0) + 1
+        events.append(_meta("thread_name", pid, tid, {"name": f"{t['role']}[{t['instance']}]"}))
+        events.append(_meta("thread_sort_index", pid, tid, {"sort_index": tid}))
+        for mark, start, end in t["spans"]:
+            m = marks[mark]
+            events.append({
+                "ph": "X", "name": f"{m['line']}: {', '.join(m['ops'])}", "cat": m["kind"], "pid": pid, "tid": tid, "ts": start,
+                "dur": round(end - start, 4), "cname": _COLOURS[m["kind"]],
+                "args": {"kind": m["kind"], "file": data["file"], "line": m["line"], "end_line": m["end_line"]},
+            })  # fmt: skip
+    other = {k: data[k] for k in ("kernel", "file", "grid", "recorded_ctas", "kernel_us", "overhead")}
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
+
+
+_COLOURS = {"wait": "terrible", "issue": "thread_state_iowait", "compute": "good", "store": "bad"}
+"""Reserved colour names of the trace viewer."""
+
+
+def _meta(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
+
+
+def _rounded(x: float) -> float:
+    return round(x, 4)
+
+
+def _bad(message: str) -> NoReturn:
+    raise CakeError(
+        error(
+            "lowering/bad-timeline", "hardware", message,
+            contract="A timeline's buffer is zeroed, launched on, and decoded with the mark table of the same build.",
+        )
+    )  # fmt: skip
