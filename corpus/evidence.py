@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cake_ir.diagnostics import CakeError, error
+from corpus.jobs import VALID
 from corpus.kernels import CorpusKernel, kernels
 
 DIRECTORY = Path(__file__).parent / "results"
@@ -59,11 +60,13 @@ class ResultRow(BaseModel):
     time_us: float
     samples_us: tuple[float, ...] = ()
     batch: int = 0
+    cv: float | None = None
     baseline: str | None = None
     baseline_us: float | None = None
     baseline_samples_us: tuple[float, ...] = ()
     baseline_versions: dict[str, str] = Field(default_factory=dict)
     baseline_verdict: str = ""
+    baseline_cv: float | None = None
     ratio: float | None = None
     ratio_interval: tuple[float, float] | None = None
     floor_us: float = 0.0
@@ -79,14 +82,14 @@ def rows_from_bench(
     bench: Mapping[str, Any], *, content_id: str, variant_id: str, bindings: Mapping[str, Any], target: str,
     compiler: str, cubin_sha256: str, command: str, date: str, commit: str,
 ) -> list[ResultRow]:  # fmt: skip
-    """Rows of the measured shapes of a `corpus.jobs.Bench` (as JSON), one per baseline; others give none.
+    """Rows of the validly timed shapes of a `corpus.jobs.Bench` (as JSON), one per baseline; others give none.
 
     kernel names: give `bench["kernel"]` the corpus name. `command` and `date` say how to repeat it and when it was run.
     """
     device = bench.get("device", {})
     rows = []
     for s in bench["shapes"]:
-        if s["verdict"] != "measured":
+        if s["verdict"] not in VALID:
             continue
         candidate = s["candidate"]
         common: dict[str, Any] = {
@@ -95,7 +98,7 @@ def rows_from_bench(
             "shape": s["shape"], "dtypes": s.get("dtypes", {}), "device": str(device.get("name", "unknown")),
             "driver": str(device.get("driver", "")), "compiler": compiler, "cubin_sha256": cubin_sha256,
             "mode": s["mode"], "method": s.get("method", ""), "time_us": candidate["median_us"],
-            "samples_us": tuple(candidate["samples_us"]), "batch": candidate["batch"],
+            "samples_us": tuple(candidate["samples_us"]), "batch": candidate["batch"], "cv": candidate.get("cv"),
             "floor_us": s.get("floor_us", 0.0), "rule": bench.get("rule", ""), "conditions": s.get("conditions", {}),
             "checks": "; ".join(f"{c['message'].split(':')[0]}: {c['verdict']}" for c in s.get("checks", [])),
             "evidence": Evidence(command=command, date=date, commit=commit),
@@ -106,7 +109,7 @@ def rows_from_bench(
                 ResultRow(
                     **common, baseline=b["name"], baseline_us=b["median_us"],
                     baseline_samples_us=tuple(b["samples_us"]), baseline_versions=b.get("versions", {}),
-                    baseline_verdict=b.get("verdict", ""), ratio=b["ratio"], ratio_interval=bounds,
+                    baseline_verdict=b.get("verdict", ""), baseline_cv=b.get("cv"), ratio=b["ratio"], ratio_interval=bounds,
                     verdict=b["comparison"],
                 )
             )  # fmt: skip
@@ -216,19 +219,24 @@ def replace(path: Path, plain: dict[str, Any]) -> Path:
     return path
 
 
-def results(directory: Path = DIRECTORY, *, rebuild: bool = False, cache_dir: Path | None = None) -> list[ResultRow]:
+def results(
+    directory: Path = DIRECTORY,
+    *,
+    rebuild: bool = False,
+    cache_dir: Path | None = None,
+    known: Mapping[Any, str] | None = None,
+) -> list[ResultRow]:
     """All committed rows by file name, staleness filled in; raises CakeError `corpus/bad-results` naming the file.
 
-    rebuild: build every variant again instead of taking what the last recorded rebuild found; cache_dir: of cubins.
-    Raises CakeError `lowering/compiler-missing` when it cannot.
+    rebuild: build every variant again instead of taking what the last recorded rebuild found (cache_dir: of cubins);
+    raises CakeError `lowering/compiler-missing` when it cannot. known: what a rebuild found, by variant.
     """
     from corpus.rebuild import Record, find_marks, marks
 
     found = [(path.name, r) for path in sorted(directory.glob("*.json")) for r in read_rows(path)]
-    if rebuild:
-        known = {Record("", m).variant: str(m["why"]) for m in find_marks(directory, cache_dir)}
-    else:
-        known = marks(directory)
+    if known is None:
+        fresh = {Record("", m).variant: str(m["why"]) for m in find_marks(directory, cache_dir)} if rebuild else None
+        known = marks(directory) if fresh is None else fresh
     out = []
     for name, row in found:
         plain = row.model_dump(mode="json")

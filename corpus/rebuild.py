@@ -94,10 +94,10 @@ def rebuilt(
 def find_marks(directory: Path, cache_dir: Path | None = None) -> list[dict[str, Any]]:
     """Build every distinct variant of the records once; one mark per variant whose machine code differs now.
 
-    Records that are stale for another reason (kernel or contract changed) are left out: they need no build to be seen.
+    Records of a kernel whose text has changed are left out: they need no build to be seen stale.
     Raises CakeError `lowering/compiler-missing` where nothing can be built.
     """
-    from corpus.evidence import outdated
+    from corpus.evidence import current_id
     from lowering.compile import compiler_versions
 
     compiler_versions()
@@ -106,7 +106,7 @@ def find_marks(directory: Path, cache_dir: Path | None = None) -> list[dict[str,
     seen: set[tuple[str, str, str, str]] = set()
     for record in records(directory):
         kernel = table.get(str(record.row["kernel"]))
-        if kernel is None or record.variant in seen or outdated(record.row) is not None:
+        if kernel is None or record.variant in seen or record.row["content_id"] != current_id(kernel):
             continue
         seen.add(record.variant)
         name, target, bindings, sha = record.variant

@@ -155,12 +155,17 @@ class Catalog:
         rows = [k.to_json() for k in kernels()]
         return Result(summary=f"{len(rows)} corpus kernels", status="ok", data={"kernels": rows})
 
-    def results(self) -> Result:
-        from corpus.evidence import results
+    def results(self, directory: Path | None = None, marks: Mapping[Any, str] | None = None) -> Result:
+        """Committed rows, losses first. marks: what a rebuild found stale, instead of what is recorded (corpus.rebuild)."""
+        from corpus import evidence
 
         # Raw samples stay in the files: a listing is for reading.
-        rows = [r.model_dump(mode="json", exclude={"samples_us", "baseline_samples_us"}) for r in results()]
-        return Result(summary=f"{len(rows)} committed measurements", status="ok", data={"results": rows})
+        found = evidence.results(directory or evidence.DIRECTORY, known=marks)
+        found.sort(key=lambda r: (r.ratio is None, r.ratio or 0.0, r.kernel, r.mode))
+        rows = [r.model_dump(mode="json", exclude={"samples_us", "baseline_samples_us"}) for r in found]
+        stale = sum(r.stale is not None for r in found)
+        summary = f"{len(rows)} committed measurements" + (f", {stale} stale" if stale else "")
+        return Result(summary=summary, status="ok", data={"results": rows})
 
     def contracts(self) -> Result:
         rows = [

@@ -1,4 +1,4 @@
-"""Listing commands: rules, ops, targets, corpus, contracts, results, doctor. They need no workspace (doctor aside)."""
+"""Listing commands: rules, ops, targets, corpus, contracts, doctor. They need no workspace (doctor aside)."""
 
 from __future__ import annotations
 
@@ -85,14 +85,6 @@ def contracts_command(ctx: click.Context, name: str | None, as_json: bool) -> No
 @click.command()
 @json_option
 @click.pass_context
-def results(ctx: click.Context, as_json: bool) -> None:
-    """List the committed measurements."""
-    finish_rows(ctx, ctx.obj.catalog().results(), as_json, "results")
-
-
-@click.command()
-@json_option
-@click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Say what works on this machine and what does not."""
     from server.terminal import show_checks
@@ -100,4 +92,4 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     finish(ctx, ctx.obj.engine(keep=False).catalog.doctor(), as_json, show=show_checks)
 
 
-COMMANDS = (explain, ops, targets, rules, corpus, contracts_command, results, doctor)
+COMMANDS = (explain, ops, targets, rules, corpus, contracts_command, doctor)

@@ -130,8 +130,12 @@ def print_rows(result: Result, key: str) -> None:
         for name in names:
             table.add_column(name, overflow="fold")
         for row in rows:
-            table.add_row(*(escape(_cell(row.get(name))) for name in names))
+            table.add_row(
+                *(escape("stale" if name == "stale" and row[name] else _cell(row.get(name))) for name in names)
+            )
         out.print(table)
+        for reason in dict.fromkeys(row["stale"] for row in rows if row.get("stale")):
+            out.print(f"[yellow]stale[/]: {escape(reason)}")
     out.print(f"[dim]{escape(result.summary)}[/dim]")
 
 
