@@ -1,0 +1,448 @@
+"""From evidence to the report's model: rows of the workspace's store, committed rows of corpus/results.
+
+Evidence is data from elsewhere (another version, another machine, a bundle): every field may be missing, and a record
+that does not fit is skipped and named on the page, never fatal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cake_ir.diagnostics import CakeError
+from server import __version__
+from server.report import units
+from server.report.model import (
+    Comparison,
+    Conditions,
+    Contender,
+    Evidence,
+    Judgement,
+    Provenance,
+    Resources,
+    RoleRegisters,
+    StoredProfile,
+    Subject,
+    Timing,
+    overall,
+)
+from server.steps import verdictless
+from server.store import Store
+
+if TYPE_CHECKING:
+    from cake_ir.bound import BoundKernel
+    from corpus.contract import Contract
+
+_MISFIT = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What reading a record of another form raises."""
+
+SECTIONS = ("timings", "judgements", "resources", "profiles", "roofline")
+
+
+class _Page:
+    """Collects the parts of one page and the words for what is missing."""
+
+    def __init__(self, contracts: Mapping[str, Contract]) -> None:
+        self.contracts = contracts
+        self.timings: list[Timing] = []
+        self.judgements: list[Judgement] = []
+        self.resources: list[Resources] = []
+        self.profiles: list[StoredProfile] = []
+        self.missing: dict[str, list[str]] = {name: [] for name in SECTIONS}
+
+    def work(self, contract: str, shape: Mapping[str, int], dtypes: Mapping[str, str]) -> tuple[float, float, str]:
+        """(FLOP, bytes, unit of the FLOP) of a shape by its contract; zeros when the contract is not here or refuses."""
+        spec = self.contracts.get(contract)
+        if spec is None:
+            self._say("roofline", f"contract {contract} is not known here, so its kernels have no work per byte")
+            return 0.0, 0.0, ""
+        try:
+            return float(spec.flops(shape)), float(spec.bytes(shape, dtypes)), spec.flop_unit
+        except (CakeError, *_MISFIT) as exc:
+            self._say("roofline", f"contract {contract} does not count the work of {units.pairs(shape)}: {exc}")
+            return 0.0, 0.0, ""
+
+    def skip(self, section: str, what: str, exc: Exception) -> None:
+        self._say(section, f"{what} is not in a form that this version reads ({type(exc).__name__}: {exc})")
+
+    def _say(self, section: str, text: str) -> None:
+        if text not in self.missing[section]:
+            self.missing[section].append(text)
+
+    def done(self, title: str, scope: str, generated: str) -> Evidence:
+        return Evidence(
+            title=title,
+            scope=scope,
+            generated=generated,
+            version=__version__,
+            timings=tuple(self.timings),
+            judgements=tuple(self.judgements),
+            resources=tuple(self.resources),
+            profiles=tuple(self.profiles),
+            missing={k: tuple(v) for k, v in self.missing.items()},
+        )
+
+
+# ---- the workspace -------------------------------------------------------------------------------------------------
+
+
+def stored(
+    store: Store, variants: Sequence[str], contracts: Mapping[str, Contract], *, title: str, scope: str, generated: str,
+    contract: str | None = None,
+) -> Evidence:  # fmt: skip
+    """The evidence of some variants. Of the same shape, mode and device the latest timing counts.
+
+    variants: `v_` ids of the store. contract: only measurements under this one.
+    """
+    page = _Page(contracts)
+    for variant_id in variants:
+        _variant(page, store, variant_id, contract)
+    return page.done(title, scope, generated)
+
+
+def _variant(page: _Page, store: Store, variant_id: str, contract: str | None) -> None:
+    row = store.variant(variant_id)
+    if row is None:
+        return
+    builds = store.builds(variant_id)
+    # The newest build tells which cubin a variant has today.
+    record = builds[-1]["record"] if builds else {}
+    base = Subject(
+        kernel=row["kernel"], contract=contract or "", content_id=row["ir_id"], variant_id=variant_id,
+        target=row["target"], bindings=row["bindings"], compiler=f"NVRTC {record['nvrtc']}" if record.get("nvrtc") else "",
+        cubin_sha256=str(record.get("cubin_sha256", "")),
+    )  # fmt: skip
+    found = store.source_of(row["ir_id"])
+    text = found[1] if found else ""
+    timings: dict[tuple[str, ...], Timing] = {}
+    profiles: dict[tuple[str, str], StoredProfile] = {}
+    for m in store.measurements(variant_id, contract):
+        try:
+            _measurement(page, base, m, text, timings, profiles)
+        except _MISFIT as exc:
+            section = {"bench": "timings", "profile": "profiles"}.get(m["kind"], "judgements")
+            page.skip(section, f"{m['kind']} record {m['measurement_id']}", exc)
+    page.timings += timings.values()
+    page.profiles += profiles.values()
+    for b in builds[-1:]:
+        try:
+            page.resources.append(_resources(base, b, _roles(text, row["bindings"], row["target"], row["kernel"])))
+        except _MISFIT as exc:
+            page.skip("resources", f"build {b['build_id']}", exc)
+    _missing(page, base, builds, timings, profiles)
+
+
+def _missing(page: _Page, s: Subject, builds: list[Any], timings: Mapping[Any, Any], profiles: Mapping[Any, Any]) -> None:
+    """Words for what a variant has no evidence of, with the command that makes it."""
+    options = "".join(f" --set {k}={v}" for k, v in s.bindings.items()) + (f" --target {s.target}" if s.target else "")
+    name = f"{s.kernel} ({s.variant_id[:14]})"
+    under = f" --contract {s.contract or 'C'}"
+    if not builds:
+        page.missing["resources"].append(f"no build stored for {name}; run cake build FILE{options}")
+    if not timings:
+        page.missing["timings"].append(f"no timing stored for {name}; run cake bench FILE{under}{options} on a machine with the GPU")
+    if not profiles:
+        page.missing["profiles"].append(f"no profile stored for {name}; run cake profile FILE{under}{options} on a machine with the GPU")
+    if not [j for j in page.judgements if j.subject.variant_id == s.variant_id]:
+        page.missing["judgements"].append(f"no check stored for {name}; run cake check FILE{under}{options}")
+
+
+def _measurement(
+    page: _Page, base: Subject, m: Mapping[str, Any], text: str, timings: dict[Any, Timing], profiles: dict[Any, StoredProfile]
+) -> None:  # fmt: skip
+    raw = m["record"]["raw"]
+    device = raw.get("device") if isinstance(raw.get("device"), Mapping) else {}
+    subject = _with(base, contract=m["contract"], contract_digest=str(m["record"].get("contract_digest", "")))
+    spec = page.contracts.get(subject.contract)
+    changed = spec is not None and subject.contract_digest not in ("", spec.digest)
+    provenance = Provenance(
+        device=str(device.get("name", m["device"])), driver=str(device.get("driver", "")), date=units.when(m["created"]),
+        command=_command(m["kind"], subject), seed=_text(raw.get("seed")), secret=_text(raw.get("secret")),
+        stale=f"the contract has changed: it is {spec.digest} now" if changed and spec else None,
+    )  # fmt: skip
+    if m["kind"] == "bench":
+        for s in raw["shapes"]:
+            timing = _timing(page, subject, provenance, s, str(raw.get("rule", "")))
+            timings[(timing.subject.contract, timing.shape, timing.dtypes, timing.mode, provenance.device)] = timing
+    elif m["kind"] == "profile":
+        if "timeline" in raw:
+            shape = raw.get("shape") or {}
+            key = (subject.contract, units.pairs(shape.get("shape", {})))
+            profiles[key] = StoredProfile(subject, provenance, raw, text)
+    else:
+        page.judgements.append(_judgement(subject, provenance, m, raw))
+
+
+def _judgement(subject: Subject, provenance: Provenance, m: Mapping[str, Any], raw: Mapping[str, Any]) -> Judgement:
+    cases = raw.get("cases", [])
+    ran = [c for c in cases if c.get("verdict") != "skipped"]
+    return Judgement(
+        subject=subject, provenance=provenance, where="interpreted" if m["kind"] == "check-cpu" else provenance.device,
+        verdict="passed" if raw["passed"] else "failed", summary=verdictless(str(raw.get("summary", ""))), cases=len(ran),
+        shapes=len({units.pairs(c.get("shape", {})) for c in ran}),
+        distributions=tuple(sorted({str(c.get("distribution", "")) for c in ran})),
+        judge=str(raw.get("judge_selftest", "")), undecided=tuple(map(str, m["record"].get("undecided", ()))),
+    )  # fmt: skip
+
+
+def _timing(page: _Page, subject: Subject, provenance: Provenance, s: Mapping[str, Any], rule: str) -> Timing:
+    """One `corpus.jobs.BenchShape` as JSON."""
+    comparisons = tuple(
+        Comparison(
+            baseline=_contender(b), ratio=b.get("ratio"), low=b.get("ratio_low"), high=b.get("ratio_high"),
+            verdict=str(b.get("comparison") or "inconclusive"), yardstick=not b.get("computes", True),
+            results=str(b.get("verdict", "")),
+        )
+        for b in s.get("baselines", ())
+    )  # fmt: skip
+    flops, moved, unit = page.work(subject.contract, s["shape"], s.get("dtypes", {}))
+    fastest = next((c for c in comparisons if c.baseline.name == s.get("baseline")), None)
+    return Timing(
+        subject=subject, provenance=provenance, shape=units.pairs(s["shape"]), mode=str(s["mode"]),
+        verdict=overall(str(s["verdict"]), comparisons, fastest.baseline.name if fastest else None),
+        dtypes=units.pairs(s["dtypes"]) if s.get("dtypes") else "", method=str(s.get("method", "")), message=str(s.get("message", "")),
+        rule=rule, candidate=_contender(s["candidate"]) if s.get("candidate") else None, comparisons=comparisons,
+        unavailable={str(k): str(v) for k, v in s.get("unavailable", {}).items()}, floor_us=float(s.get("floor_us") or 0),
+        flops=float(s.get("flops") or flops), bytes=float(s.get("bytes") or moved), flop_unit=unit,
+        checks=_checks(s.get("checks", ())), conditions=conditions(s.get("conditions", {})),
+    )  # fmt: skip
+
+
+def _contender(t: Mapping[str, Any]) -> Contender:
+    versions = units.pairs(t["versions"]) if t.get("versions") else ""
+    return Contender(str(t["name"]), tuple(map(float, t["samples_us"])), float(t["median_us"]), int(t.get("batch", 0)), versions)
+
+
+def _checks(cases: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """(when, verdict) of judged launches."""
+    return tuple((str(c.get("message", "")).split(":")[0], str(c.get("verdict", "?"))) for c in cases)
+
+
+def _resources(subject: Subject, b: Mapping[str, Any], roles: tuple[RoleRegisters, ...]) -> Resources:
+    record, used = b["record"], b["record"]["resources"]
+    return Resources(
+        subject=subject, date=units.when(b["created"]), registers=int(used["registers"]),
+        spill_bytes=int(used["spill_store_bytes"]) + int(used["spill_load_bytes"]), stack_bytes=int(used["stack_bytes"]),
+        static_smem=int(used["static_smem"]), dynamic_smem=int(used["dynamic_smem"]), barriers=int(used["barriers"]),
+        blocks_per_sm=int(record["blocks_per_sm"]), limited_by=str(record["limited_by"]), roles=roles,
+    )  # fmt: skip
+
+
+def _roles(text: str, bindings: Mapping[str, Any], target: str, kernel: str | None) -> tuple[RoleRegisters, ...]:
+    """Registers per role by the verifier's budget; empty when the text is not here or does not bind."""
+    bound = _bound(text, bindings, target, kernel)
+    if bound is None:
+        return ()
+    from analyses.registers import budget
+    from cake_ir.derive import derive
+
+    return tuple(
+        RoleRegisters(str(r["role"]), int(r["threads"]), r.get("budget"), str(r.get("source", "")), r.get("estimate"))
+        for r in budget(bound, derive(bound))
+    )
+
+
+def _bound(text: str, bindings: Mapping[str, Any], target: str, kernel: str | None) -> BoundKernel | None:
+    from cake_ir import bind, parse
+
+    file = parse(text).file if text else None
+    if file is None:
+        return None
+    try:
+        return bind(file, dict(bindings), target or None, kernel).bound
+    except CakeError:
+        return None
+
+
+def _command(kind: str, s: Subject) -> str:
+    words = {"check-cpu": "check", "check-gpu": "check --on gpu"}.get(kind, kind)
+    return f"cake {words} --contract {s.contract}"
+
+
+# ---- committed rows ------------------------------------------------------------------------------------------------
+
+
+def committed(
+    contracts: Mapping[str, Contract], *, generated: str, kernels: Sequence[str] = (), contract: str | None = None,
+    store: Store | None = None, directory: Path | None = None,
+) -> Evidence:  # fmt: skip
+    """The rows of corpus/results. kernels: only these names (all when empty). store: where builds of the same cubins lie.
+
+    Raises CakeError `corpus/bad-results` naming a damaged file.
+    """
+    from corpus import evidence
+
+    directory = directory or evidence.DIRECTORY
+    page = _Page(contracts)
+    rows = [r.model_dump(mode="json") for r in evidence.results(directory)]
+    rows = [r for r in rows if _wanted(r, kernels, contract)]
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for r in rows:
+        one = (r["kernel"], r["variant_id"], r["shape"], r["dtypes"], r["mode"], r["device"], r["evidence"]["date"])
+        groups.setdefault(json.dumps(one, sort_keys=True), []).append(r)
+    page.timings = [_committed_timing(page, g) for g in groups.values()]
+    for c in (row.model_dump(mode="json") for row in evidence.read_checks(directory)):
+        if _wanted(c, kernels, contract):
+            page.judgements.append(_committed_check(c))
+    page.profiles = _committed_profiles(page, directory / "profiles", kernels, contract)
+    _committed_builds(page, store)
+    if not page.timings:
+        page.missing["timings"].append(f"no committed timing of {', '.join(kernels) or 'any kernel'}; `cake results` lists what there is")
+    if not page.judgements:
+        page.missing["judgements"].append("no committed check; corpus/results/checks.json has none of these kernels")
+    if not page.profiles:
+        page.missing["profiles"].append(
+            "no committed profile of these kernels; run cake profile FILE --contract C on a machine with the GPU and report on the workspace"
+        )
+    names = f"kernel {', '.join(kernels)}" if kernels else "all kernels"
+    scope = f"committed rows of corpus/results, {names}" + (f", contract {contract}" if contract else "")
+    return page.done("Committed evidence", scope, generated)
+
+
+def _wanted(row: Mapping[str, Any], kernels: Sequence[str], contract: str | None) -> bool:
+    return (not kernels or row["kernel"] in kernels) and contract in (None, row["contract"])
+
+
+def _committed_subject(r: Mapping[str, Any]) -> Subject:
+    names = ("kernel", "contract", "contract_digest", "content_id", "variant_id", "target", "bindings", "compiler", "cubin_sha256")
+    return Subject(**{k: r[k] for k in names if k in r})
+
+
+def _committed_provenance(r: Mapping[str, Any]) -> Provenance:
+    settings = _settings(r.get("conditions", {}))
+    return Provenance(
+        device=r["device"], driver=r["driver"], command=r["evidence"]["command"], date=r["evidence"]["date"],
+        commit=r["evidence"]["commit"], seed=_text(r.get("seed", settings.get("seed"))), secret=_text(r.get("secret")),
+        stale=r.get("stale"),
+    )  # fmt: skip
+
+
+def _committed_timing(page: _Page, group: Sequence[Mapping[str, Any]]) -> Timing:
+    """The rows of one shape and mode, one per baseline."""
+    r = group[0]
+    comparisons = tuple(
+        Comparison(
+            baseline=Contender(
+                str(b["baseline"]), tuple(b["baseline_samples_us"]), float(b["baseline_us"] or 0), b["batch"],
+                units.pairs(b["baseline_versions"]) if b["baseline_versions"] else "",
+            ),
+            ratio=b["ratio"], low=(b["ratio_interval"] or (None, None))[0], high=(b["ratio_interval"] or (None, None))[1],
+            verdict=b["verdict"], yardstick=b["baseline_verdict"] == "yardstick", results=b["baseline_verdict"],
+        )
+        for b in group
+        if b["baseline"]
+    )  # fmt: skip
+    flops, moved, unit = page.work(r["contract"], r["shape"], r["dtypes"])
+    return Timing(
+        subject=_committed_subject(r), provenance=_committed_provenance(r), shape=units.pairs(r["shape"]), mode=r["mode"],
+        verdict=overall("measured", comparisons), dtypes=units.pairs(r["dtypes"]) if r["dtypes"] else "", method=r["method"],
+        rule=r["rule"], candidate=Contender("candidate", tuple(r["samples_us"]), r["time_us"], r["batch"]),
+        comparisons=comparisons, floor_us=r["floor_us"], flops=flops, bytes=moved, flop_unit=unit,
+        checks=tuple((what, verdict) for what, _, verdict in (c.partition(": ") for c in r["checks"].split("; ") if c)),
+        conditions=conditions(r["conditions"]),
+    )  # fmt: skip
+
+
+def _committed_check(c: Mapping[str, Any]) -> Judgement:
+    from corpus.evidence import outdated
+
+    return Judgement(
+        subject=_committed_subject(c), provenance=_committed_provenance({**c, "stale": outdated(c)}),
+        where=c["device"], verdict="passed" if c["passed"] else "failed", summary=verdictless(c["summary"]), cases=c["cases"],
+        shapes=len(c["shapes"]), distributions=tuple(c["distributions"]), judge=c["judge"],
+    )  # fmt: skip
+
+
+def _committed_profiles(page: _Page, folder: Path, kernels: Sequence[str], contract: str | None) -> list[StoredProfile]:
+    """Profiles under corpus/results/profiles, each one `Profile` as JSON, with the text of its corpus kernel."""
+    from corpus.evidence import outdated
+    from corpus.kernels import kernels as corpus_kernels
+
+    texts = {k.name: k.text() for k in corpus_kernels()}
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            p = json.loads(path.read_text(encoding="utf-8"))
+            if "timeline" not in p or not _wanted(p, kernels, contract):
+                continue
+            device = p.get("device") or {}
+            meta = p.get("evidence") or {}
+            subject = _committed_subject({**p, "contract_digest": str(p.get("contract_digest", ""))})
+            provenance = Provenance(
+                device=str(device.get("name", "")), driver=str(device.get("driver", "")), date=str(meta.get("date", "")),
+                command=str(meta.get("command", "")), commit=str(meta.get("commit", "")), seed=_text(p.get("seed")),
+                secret=_text(p.get("secret")), stale=outdated(p) if p.get("content_id") else None,
+            )  # fmt: skip
+            found.append(StoredProfile(subject, provenance, p, texts.get(p["kernel"], "")))
+        except _MISFIT as exc:
+            page.skip("profiles", f"profiles/{path.name}", exc)
+    return found
+
+
+def _committed_builds(page: _Page, store: Store | None) -> None:
+    """Builds of the measured cubins, if this workspace has made them: a cubin is the same wherever it is compiled."""
+    from corpus.kernels import kernels as corpus_kernels
+
+    known = {b["record"].get("cubin_sha256"): b for b in store.builds()} if store is not None else {}
+    texts = {k.name: k for k in corpus_kernels()}
+    seen: set[tuple[str, str]] = set()
+    for s in [x.subject for x in (*page.timings, *page.judgements, *page.profiles)]:
+        if (s.kernel, s.cubin_sha256) in seen:
+            continue
+        seen.add((s.kernel, s.cubin_sha256))
+        entry = texts.get(s.kernel)
+        b = known.get(s.cubin_sha256)
+        if b is None:
+            file = f"corpus/kernels/{entry.file}" if entry else "FILE"
+            target = f" --target {s.target}" if s.target else ""
+            page.missing["resources"].append(
+                f"no build of {s.kernel} with cubin {s.cubin_sha256[:12]} in this workspace; run cake build {file}{target}"
+            )
+            continue
+        roles = _roles(entry.text(), s.bindings, s.target, entry.kernel) if entry else ()
+        try:
+            page.resources.append(_resources(s, b, roles))
+        except _MISFIT as exc:
+            page.skip("resources", f"build {b['build_id']}", exc)
+
+
+# ---- conditions ----------------------------------------------------------------------------------------------------
+
+
+def conditions(raw: Mapping[str, Any]) -> Conditions:
+    """Clocks, power, temperature, throttling and other users of the device, out of a row's `conditions`."""
+    telemetry = raw.get("telemetry") or raw
+    if not isinstance(telemetry, Mapping):
+        return Conditions()
+    ends = [e for e in (telemetry.get("before"), telemetry.get("after")) if isinstance(e, Mapping)]
+
+    def read(*names: str) -> Any:
+        return next((p[n] for p in (telemetry, *ends) for n in names if p.get(n) is not None), None)
+
+    reasons = telemetry.get("reasons")
+    others = telemetry.get("other_processes")
+    return Conditions(
+        sm_mhz_min=read("sm_mhz_min", "sm_mhz"), sm_mhz_max=read("sm_mhz_max", "sm_mhz"), sm_mhz_limit=read("sm_max_mhz"),
+        memory_mhz=read("memory_mhz_max", "memory_mhz"), power_w_max=read("power_w_max", "power_w"), power_limit_w=read("power_limit_w"),
+        temperature_c_max=read("temperature_c_max", "temperature_c"),
+        reasons=tuple(map(str, reasons)) if isinstance(reasons, list | tuple) else None,
+        other_processes=len(others) if isinstance(others, list | tuple) else others,
+        notes=tuple(map(str, raw.get("notes") or ())) or tuple(f"not recorded: {w}" for w in [telemetry.get("unavailable")] if w),
+    )  # fmt: skip
+
+
+def _settings(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = raw.get("settings")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _with(subject: Subject, **changes: Any) -> Subject:
+    from dataclasses import replace
+
+    return replace(subject, **changes)
