@@ -3,7 +3,8 @@
 Layout (all 0700/0600): `cake.db` (WAL), `objects/ab/<sha256>` (artifact bytes), `tmp/` (unfinished writes),
 `cubins/` (the compiler's cache). Programs, variants, verdicts, builds, measurements, failures and jobs are rows keyed
 by content ids, so the same evidence is stored once. A file becomes visible by an atomic rename, a row by a transaction:
-a full disk or a crash loses the write in progress and nothing else.
+a full disk or a crash loses the write in progress and nothing else. What a method has returned is on disk (file, its
+directory entry, and the database's log are synchronised first), so an answer never names evidence that a crash could take.
 
 Raises `StoreError` with codes storage/full, storage/limit, storage/unavailable; never a bare sqlite3 or OS error.
 """
@@ -11,6 +12,7 @@ Raises `StoreError` with codes storage/full, storage/limit, storage/unavailable;
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -20,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,15 @@ def _coded(action: str) -> Iterator[None]:
         raise StoreError(code, f"the workspace could not {action}: {exc.strerror or exc}", _advice(code)) from exc
 
 
+def _sync(directory: Path) -> None:
+    """Put a directory's entries on disk."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _advice(code: str) -> str:
     if code == "storage/full":
         return (
@@ -159,6 +170,7 @@ class Store:
         for path in (self.root, self.root / "objects", self.root / "tmp", self.root / "cubins"):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(self.root, 0o700)
+        self._sweep()
         path = self.root / "cake.db"
         # SQLite gives -wal and -shm the mode of the database file, so that one is made private first.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -167,7 +179,7 @@ class Store:
                 os.chmod(private, 0o600)
         db = sqlite3.connect(path, timeout=10, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA synchronous = FULL")
         return db
 
     def _open_copy(self) -> sqlite3.Connection:
@@ -312,7 +324,9 @@ class Store:
 
     def builds(self, variant_id: str | None = None) -> list[dict[str, Any]]:
         """Builds of a variant, or all, oldest first."""
-        rows = self._all("SELECT * FROM builds WHERE ? IS NULL OR variant_id = ? ORDER BY created", variant_id, variant_id)
+        rows = self._all(
+            "SELECT * FROM builds WHERE ? IS NULL OR variant_id = ? ORDER BY created", variant_id, variant_id
+        )
         return [{**dict(r), "record": json.loads(r["record"])} for r in rows]
 
     def put_measurement(
@@ -481,19 +495,39 @@ class Store:
                     f"the workspace holds {self._used} of at most {self.limit_bytes} bytes",
                     "start the server with another --workspace, or delete the old workspace directory",
                 )
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            if not path.parent.exists():
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                _sync(path.parent.parent)
+            self._write_file(path, raw)
+            self._used += len(raw)
+        return sha
+
+    def _write_file(self, path: Path, raw: bytes) -> None:
+        """The bytes at `path`, whole or not at all, and on disk when this returns."""
+        for last in (False, True):
             handle, name = tempfile.mkstemp(dir=self.root / "tmp")
             try:
                 with os.fdopen(handle, "wb") as out:
+                    fcntl.flock(out, fcntl.LOCK_EX)  # says to `_sweep` of another process that the writer lives
                     out.write(raw)
                     out.flush()
                     os.fsync(out.fileno())
-                os.replace(name, path)
+                    os.replace(name, path)
+                _sync(path.parent)
+                return
+            except FileNotFoundError:  # swept between its creation and the lock
+                if last:
+                    raise
             except BaseException:
                 Path(name).unlink(missing_ok=True)
                 raise
-            self._used += len(raw)
-        return sha
+
+    def _sweep(self) -> None:
+        """Remove unfinished files whose writers are gone."""
+        for left in (self.root / "tmp").iterdir():
+            with suppress(OSError), left.open("rb") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
 
     def _get_object(self, sha: str) -> bytes:
         if sha in self._scratch:
