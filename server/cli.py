@@ -17,6 +17,7 @@ from server import __version__
 from server.cli_common import finish, json_option, parse_shape, program_options, read_program, ref_of, shared_options
 from server.cli_evidence import COMMANDS as EVIDENCE
 from server.cli_knowledge import COMMANDS as KNOWLEDGE
+from server.cli_report import report
 
 if TYPE_CHECKING:
     from server.catalog import Catalog
@@ -400,7 +401,7 @@ def demo(ctx: click.Context, over_http: bool) -> None:
     ctx.exit(run_demo(no_gpu=ctx.obj.no_gpu, over_http=over_http))
 
 
-for _command in (*KNOWLEDGE, *EVIDENCE):
+for _command in (*KNOWLEDGE, *EVIDENCE, report):
     cli.add_command(_command)
 for _command in cli.commands.values():
     _command.params += shared_options()

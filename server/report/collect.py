@@ -90,13 +90,16 @@ class _Page:
 
 def stored(
     store: Store, variants: Sequence[str], contracts: Mapping[str, Contract], *, title: str, scope: str, generated: str,
-    contract: str | None = None,
+    contract: str | None = None, absent: Sequence[str] = (),
 ) -> Evidence:  # fmt: skip
     """The evidence of some variants. Of the same shape, mode and device the latest timing counts.
 
-    variants: `v_` ids of the store. contract: only measurements under this one.
+    variants: `v_` ids of the store. contract: only measurements under this one. absent: what was asked for and has none.
     """
     page = _Page(contracts)
+    for section, command in (("timings", "bench"), ("judgements", "check"), ("resources", "build"), ("profiles", "profile")):
+        under = "" if command == "build" else f" --contract {contract or 'C'}"
+        page.missing[section] += [f"this workspace has nothing of {name}; run cake {command} {name}{under}" for name in absent]
     for variant_id in variants:
         _variant(page, store, variant_id, contract)
     return page.done(title, scope, generated)
