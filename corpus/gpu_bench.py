@@ -1,16 +1,22 @@
 """Timing a compiled kernel beside its baselines on a device.
 
 Order for each shape: check the candidate with the inputs that will be timed; time all contenders interleaved (see
-`lowering.runtime.bench`); judge the outputs that the timed launches left behind, on every buffer set; then change the
-input bytes and judge the same prepared launch once more. A time below the physical floor is a rejection, not a record,
-and a large speed-up is validated again with other seeds.
+`lowering.runtime.bench`), the outputs poisoned once more before the last round; judge what the timed launches left
+behind, on every buffer set; then change the input bytes under the finished outputs and judge the same prepared launch,
+and once more from poison. A time below the physical floor is invalid, not a record, and a large speed-up is validated
+again with other seeds.
+
+The host side is ours: a kernel is data (cubin and launch plan), started on our stream with our arguments, so nothing a
+candidate brings can choose a stream, start a thread, or keep a result. A launch enqueues the kernels of its plans and
+nothing else, which the timed graph is searched for.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cake_ir.diagnostics import CakeError
@@ -21,10 +27,13 @@ from corpus.contract import Case, Contract
 from corpus.distributions import fresh_secret
 from corpus.gpu_buffers import Buffers, Env, Run
 from corpus.gpu_check import FATAL, Progress, Trial, allocate, launcher
-from corpus.jobs import Bench, BenchShape, Job, Launch, Mode, Timing
+from corpus.jobs import VALID, Bench, BenchShape, BenchVerdict, Job, Launch, Mode, Timing, bad
 
 SUSPICIOUS = 3.0
 """A speed-up over a baseline beyond which the candidate is validated again with fresh seeds."""
+
+ITSELF = "rival"
+"""Name of the contender that a job brings along."""
 
 ROTATION = 4
 MEMORY_SHARE = 0.4
@@ -71,13 +80,27 @@ def t_bytes(contract: Contract, launch: Launch, name: str) -> int:
     return prod(contract.extents(spec, launch.shape)) * element(contract.dtype(spec, launch.dtypes)).bytes
 
 
-def run_bench(env: Env, job: Job, contract: Contract, secret: int, progress: Progress) -> Bench:
-    """Time every launch in every mode. A device fault ends the job; what was measured before is kept."""
-    from lowering.runtime.stats import RULE
+def rule() -> str:
+    """The whole decision rule, thresholds included; travels with every result."""
+    from lowering.runtime import bench, stats
 
+    return (
+        f"incorrect: wrong outputs before, in or after the timed launches or on changed inputs. invalid: {bench.RULE}. "
+        f"Against the fastest baseline that computes the contract: {stats.RULE}. measured: no such baseline ran. A ratio "
+        f"above {SUSPICIOUS:g} is validated again on fresh inputs"
+    )
+
+
+def run_bench(env: Env, job: Job, contract: Contract, secret: int, progress: Progress) -> Bench:
+    """Time every launch in every mode. A device fault ends the job; what was measured before is kept.
+
+    Raises CakeError `job/bad` when rivals do not match the launches.
+    """
+    _match_rivals(job)
     start = time.monotonic()
     shapes: list[BenchShape] = []
     total = len(job.launches) * len(job.modes)
+    inputs = _Inputs(contract)
     dead = ""
     for i, launch in enumerate(job.launches):
         for j, mode in enumerate(job.modes):
@@ -85,63 +108,95 @@ def run_bench(env: Env, job: Job, contract: Contract, secret: int, progress: Pro
             if dead:
                 shapes.append(_failed(launch, mode, "error", dead))
                 continue
+            rival = job.rivals[i] if job.rivals else None
             try:
-                shapes.append(_Timing(env, job, contract, launch, mode, secret).measure())
+                shapes.append(_Timing(env, job, contract, launch, mode, secret, inputs, rival).measure())
             except CakeError as exc:
                 shapes.append(_failed(launch, mode, "error", exc.diagnostic.render()))
                 if exc.diagnostic.rule in FATAL:
                     dead = "the device context did not survive an earlier fault"
-    measured = [s for s in shapes if s.verdict == "measured"]
-    passed = bool(shapes) and len(measured) == len(shapes)
     return Bench(
-        contract=contract.name, contract_digest=contract.digest,
-        kernel=job.kernel, passed=passed, summary=_summary(shapes), seed=job.seed, secret=f"{secret:032x}",
-        device=env.device.info().to_json(), shapes=tuple(shapes), rule=RULE,
+        contract=contract.name, contract_digest=contract.digest, kernel=job.kernel,
+        passed=bool(shapes) and all(s.verdict in VALID for s in shapes), summary=_summary(shapes), seed=job.seed,
+        secret=f"{secret:032x}", device=env.device.info().to_json(), shapes=tuple(shapes), rule=rule(),
         seconds=round(time.monotonic() - start, 3),
     )  # fmt: skip
+
+
+def _match_rivals(job: Job) -> None:
+    if job.rivals and [(r.shape, r.dtypes) for r in job.rivals] != [(x.shape, x.dtypes) for x in job.launches]:
+        raise bad("job/bad", "rivals: one per launch, each of that launch's shape and dtypes")
 
 
 def _summary(shapes: Sequence[BenchShape]) -> str:
     lines = []
     for s in shapes:
         head = f"{shape_text(s.shape)} {s.mode}: "
-        if s.verdict != "measured" or s.candidate is None:
+        if s.verdict not in VALID or s.candidate is None:
             lines.append(f"{head}{s.verdict}: {s.message}")
         elif s.ratio is None:
             lines.append(f"{head}{s.candidate.median_us:.4g} us, no baseline ran")
         else:
-            lines.append(f"{head}{s.candidate.median_us:.4g} us, {s.ratio:.3f} x {s.baseline}")
+            lines.append(f"{head}{s.candidate.median_us:.4g} us, {s.ratio:.3f} x {s.baseline} ({s.verdict})")
     return "; ".join(lines) or "nothing to time"
 
 
-def _failed(launch: Launch, mode: Mode, verdict: Any, message: str, checks: Sequence[CaseResult] = ()) -> BenchShape:
+def _failed(
+    launch: Launch, mode: Mode, verdict: BenchVerdict, message: str, checks: Sequence[CaseResult] = ()
+) -> BenchShape:
     return BenchShape(
         shape=launch.shape, dtypes=launch.dtypes, mode=mode, verdict=verdict, message=message, checks=tuple(checks)
     )
 
 
+class _Inputs:
+    """Inputs of the cases met last: the modes of a shape share theirs, which cost more to draw than to time."""
+
+    KEPT = 2
+
+    def __init__(self, contract: Contract) -> None:
+        self._contract = contract
+        self._known: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    def of(self, case: Case) -> dict[str, Any]:
+        """The inputs of a case, not to be written to."""
+        key = repr(case)
+        if key not in self._known:
+            while len(self._known) >= self.KEPT:
+                self._known.popitem(last=False)
+            self._known[key] = self._contract.inputs(case)
+        self._known.move_to_end(key)
+        return self._known[key]
+
+
+@dataclass
 class _Contender:
-    """A baseline with one runner per buffer set and outputs of its own."""
+    """What the candidate is timed beside: one launch per buffer set, with outputs of its own."""
 
-    def __init__(self, baseline: Baseline, runners: list[Runner]) -> None:
-        self.baseline = baseline
-        self.runners = runners
-
-    def launches(self) -> list[Run]:
-        return [lambda stream, r=r: r.run() for r in self.runners]
+    name: str
+    launches: list[Run]
+    outputs: Callable[[], Mapping[str, Any]]
+    computes: bool = True
+    versions: dict[str, str] = field(default_factory=dict)
+    kernels: int | None = None
 
 
 class _Timing:
     """One shape in one mode."""
 
-    def __init__(self, env: Env, job: Job, contract: Contract, launch: Launch, mode: Mode, secret: int) -> None:
+    def __init__(
+        self, env: Env, job: Job, contract: Contract, launch: Launch, mode: Mode, secret: int, inputs: _Inputs,
+        rival: Launch | None = None,
+    ) -> None:  # fmt: skip
         self.env, self.job, self.contract, self.launch = env, job, contract, launch
+        self.inputs, self.rival = inputs, rival
         self.mode: Mode = mode
         self.case = Case(launch.shape, contract.bench_distribution, job.seed, secret, launch.dtypes)
         self.sets: list[Buffers] = []
         self.own: list[Buffers] = []
         self.checks: list[CaseResult] = []
         self.unavailable: dict[str, str] = {}
+        self.baseline_verdicts: dict[str, str] = {}
 
     def measure(self) -> BenchShape:
         """Check, time, check again."""
@@ -153,18 +208,18 @@ class _Timing:
 
     def _measure(self) -> BenchShape:
         env, job, contract, launch = self.env, self.job, self.contract, self.launch
-        inputs = contract.inputs(self.case)
+        inputs = self.inputs.of(self.case)
         first = allocate(env, contract, launch)
         self.sets.append(first)
         run = launcher(env, job, launch, first.pointers)
         trial = Trial(first, contract, launch, self.case, inputs, run)
         if not self._record(trial.judge(2), "before timing"):
-            return _failed(launch, self.mode, "failed", f"before timing: {self.checks[-1].message}", self.checks)
+            return _failed(launch, self.mode, "incorrect", f"before timing: {self.checks[-1].message}", self.checks)
         runs = [run, *(self._another(inputs) for _ in range(self._copies() - 1))]
         contenders = self._contenders()
         result = self._time(runs, contenders)
         if not self._after(trial, contenders):
-            return _failed(launch, self.mode, "failed", self.checks[-1].message, self.checks)
+            return _failed(launch, self.mode, "incorrect", self.checks[-1].message, self.checks)
         return self._report(result, contenders)
 
     # ---- preparation -------------------------------------------------------------------------------------------------
@@ -185,6 +240,8 @@ class _Timing:
         return launcher(self.env, self.job, self.launch, b.pointers)
 
     def _contenders(self) -> list[_Contender]:
+        if self.rival is not None:
+            return [self._rival(self.rival)]
         known = registry()
         wanted = self.contract.baselines if self.job.baselines is None else self.job.baselines
         found = []
@@ -207,21 +264,47 @@ class _Timing:
                 self.unavailable[name] = f"{type(exc).__name__}: {str(exc)[:200]}"
         return found
 
+    def _own_outputs(self, b: Buffers, launch: Launch) -> Buffers:
+        """Outputs (and workspaces) of a contender beside buffer set `b`, whose inputs it reads."""
+        own = Buffers(self.env)
+        self.own.append(own)
+        for t in self.contract.outputs:
+            own.add(t.name, b.all[t.name].dtype, b.all[t.name].extents)
+        for name, w in launch.workspaces.items():
+            own.add(name, w.dtype, w.extents)
+        for name in own.all:
+            own.poison(name, 1)
+        self.env.sync()
+        return own
+
     def _contender(self, baseline: Baseline) -> _Contender:
-        runners = []
+        runners: list[Runner] = []
         for b in self.sets:
-            own = Buffers(self.env)
-            self.own.append(own)
-            for t in self.contract.outputs:
-                own.add(t.name, b.all[t.name].dtype, b.all[t.name].extents)
-                own.poison(t.name, 1)
-            self.env.sync()
+            own = self._own_outputs(b, Launch(shape=self.launch.shape, plans=()))
             views = {n: (own if n in own.all else b).view(n) for n in b.all if n not in self.launch.workspaces}
             runner = baseline.make(views, self.contract.scalar_values())
             runner.run()
             self.env.sync()
             runners.append(runner)
-        return _Contender(baseline, runners)
+        return _Contender(
+            baseline.name, [lambda stream, r=r: r.run() for r in runners], lambda: dict(runners[0].outputs()),
+            baseline.computes, baseline.versions(),
+        )  # fmt: skip
+
+    def _rival(self, launch: Launch) -> _Contender:
+        runs, owned = [], []
+        for b in self.sets:
+            own = self._own_outputs(b, launch)
+            owned.append(own)
+            mixed = {n: (own if n in own.all else b).pointers[n] for n in (*b.all, *launch.workspaces)}
+            runs.append(launcher(self.env, self.job, launch, mixed))
+            runs[-1](self.env.stream)
+            self.env.sync()
+
+        def outputs() -> dict[str, Any]:
+            return {t.name: owned[0].snapshot(t.name) for t in self.contract.outputs}
+
+        return _Contender(ITSELF, runs, outputs, kernels=len(launch.plans))
 
     # ---- timing ------------------------------------------------------------------------------------------------------
 
@@ -230,21 +313,30 @@ class _Timing:
 
         footprint = len(self.sets) * sum(t.memory.nbytes for t in self.sets[0].all.values())
         self.floor = floor_us(self.env, self.job, self.contract, self.launch, self.mode, footprint)
-        for i, b in enumerate(self.sets):
-            for t in self.contract.outputs:
-                if t.direction == "out":
-                    b.poison(t.name, i)
-        self.env.sync()
-        candidates = [bench.Candidate("candidate", list(runs), self.floor)]
+        self._poison(0)
+        last = self.job.samples - 1
+        candidates = [
+            bench.Candidate(
+                "candidate", list(runs), self.floor, kernels=len(self.launch.plans),
+                before_round=lambda number: self._poison(1) if number == last else None,
+            )
+        ]  # fmt: skip
         candidates += [
-            bench.Candidate(c.baseline.name, c.launches(), self.floor if c.baseline.computes else None)
-            for c in contenders
+            bench.Candidate(c.name, c.launches, self.floor if c.computes else None, c.kernels) for c in contenders
         ]
         job = self.job
         settings = bench.Settings(
-            mode=self.mode, rounds=job.samples, batch_ms=job.sample_ms, gap_s=job.gap_s, seed=job.seed
+            mode=self.mode, rounds=job.samples, batch_ms=job.sample_ms, gap_s=job.gap_s, warmup_ms=job.warmup_ms
         )
         return bench.bench(self.env.device, candidates, settings, self.env.stream)
+
+    def _poison(self, pattern: int) -> None:
+        """What the timed launches do not write stays poison, another pattern in each buffer set."""
+        for i, b in enumerate(self.sets):
+            for t in self.contract.outputs:
+                if t.direction == "out":
+                    b.poison(t.name, pattern + i)
+        self.env.sync()
 
     # ---- afterwards --------------------------------------------------------------------------------------------------
 
@@ -264,64 +356,73 @@ class _Timing:
             verdict = cmp.Verdict(True, "bitwise equal to the checked result") if same else cmp.judge(
                 m, c, self.case, trial.originals, out, trial.expected
             )  # fmt: skip
-            damage = b.damage()
+            damage, changed = b.damage(), [n for n, was in trial.originals.items() if not b.same(was, b.snapshot(n))]
             if damage:
                 verdict = cmp.Verdict(False, damage, "out-of-bounds")
+            elif changed:
+                verdict = cmp.Verdict(False, f"the input {changed[0]} was changed", "input-changed")
             if not self._record(verdict, f"after timing, buffer set {i}"):
                 return False
-        self.baseline_verdicts = {k.baseline.name: self._judge_baseline(trial, k) for k in contenders}
-        return self._fresh(trial, self.case.secret ^ 1, "on changed inputs")
+        self.baseline_verdicts = {k.name: self._judge_baseline(trial, k) for k in contenders}
+        return self._changed(trial) and self._fresh(trial, self.case.secret ^ 1, "on changed inputs from poison")
+
+    def _changed(self, trial: Trial) -> bool:
+        """Other input bytes under the outputs that the timed launches left: work already done must be done again."""
+        b, c = trial.buffers, self.contract
+        case = replace(self.case, secret=self.case.secret ^ 1)
+        for name, values in self.inputs.of(case).items():
+            b.load(name, values)
+        self.env.sync()
+        originals = {n: b.snapshot(n) for n in self.inputs.of(case)}
+        trial.run(self.env.stream)
+        self.env.sync()
+        expected = cmp.run_oracle(b.math, c, originals) if c.judge is None else None
+        out = {t.name: b.snapshot(t.name) for t in c.outputs}
+        return self._record(cmp.judge(b.math, c, case, originals, out, expected), "on changed inputs")
 
     def _fresh(self, trial: Trial, secret: int, when: str) -> bool:
         """The same prepared launch and pointers with other input bytes."""
         case = replace(self.case, secret=secret)
-        again = Trial(trial.buffers, self.contract, self.launch, case, self.contract.inputs(case), trial.run)
+        again = Trial(trial.buffers, self.contract, self.launch, case, self.inputs.of(case), trial.run)
         return self._record(again.judge(2), when)
 
     def _judge_baseline(self, trial: Trial, contender: _Contender) -> str:
-        if not contender.baseline.computes:
+        if not contender.computes:
             return "yardstick"
-        out = dict(contender.runners[0].outputs())
+        out = dict(contender.outputs())
         verdict = cmp.judge(trial.buffers.math, self.contract, self.case, trial.originals, out, trial.expected)
         return "passed" if verdict.ok else f"failed: {verdict.message}"
 
     def _report(self, result: Any, contenders: Sequence[_Contender]) -> BenchShape:
         launch, contract = self.launch, self.contract
-        by_name = {c.baseline.name: c.baseline for c in contenders}
-        verdicts = getattr(self, "baseline_verdicts", {})
+        by_name = {c.name: c for c in contenders}
         compared = {c.baseline: c for c in result.comparisons}
-        timings = []
-        for t in result.timings:
-            b, c = by_name.get(t.name), compared.get(t.name)
-            timings.append(
-                Timing(
-                    name=t.name, median_us=t.summary.median, mad_us=t.summary.mad, samples_us=t.samples_us,
-                    batch=t.batch, versions=b.versions() if b else {}, computes=b.computes if b else True,
-                    verdict=verdicts.get(t.name, "passed"), ratio=c.ratio if c else None,
-                    ratio_low=c.low if c else None, ratio_high=c.high if c else None,
-                    comparison=c.verdict if c else None,
-                )
-            )  # fmt: skip
-        candidate, rest = timings[0], timings[1:]
-        best = min((t for t in rest if t.computes), key=lambda t: t.median_us, default=None)
+        candidate, *rest = (
+            _timing(t, by_name.get(t.name), compared.get(t.name), self.baseline_verdicts) for t in result.timings
+        )
+        fair = [t for t in rest if t.computes and not t.verdict.startswith("failed")]
+        best = min(fair, key=lambda t: t.median_us, default=None)
         flops, size = contract.flops(launch.shape), contract.bytes(launch.shape, launch.dtypes)
         seconds = candidate.median_us * 1e-6
-        shape = BenchShape(
-            shape=launch.shape, dtypes=launch.dtypes, mode=self.mode, method=result.method, verdict="measured",
-            candidate=candidate, baselines=tuple(rest), unavailable=self.unavailable,
-            baseline=best.name if best else None, ratio=best.ratio if best else None,
-            comparison=best.comparison if best else None, floor_us=self.floor, flops=flops, bytes=size,
-            flops_per_s=flops / seconds, bytes_per_s=size / seconds, checks=tuple(self.checks),
-            conditions={"telemetry": result.telemetry, "notes": list(result.notes), "settings": result.settings,
-                        "buffer_sets": len(self.sets)},
-        )  # fmt: skip
         if result.faults:
-            return shape.model_copy(update={"verdict": "rejected", "message": "; ".join(result.faults)})
-        if best and best.ratio and best.ratio > SUSPICIOUS:
+            verdict, message = "invalid", "; ".join(result.faults)
+        elif best is None:
+            verdict, message = "measured", ""
+        else:
+            verdict, message = best.comparison or "inconclusive", compared[best.name].message
+        shape = BenchShape(
+            shape=launch.shape, dtypes=launch.dtypes, mode=self.mode, method=result.method, verdict=verdict,
+            message=message, candidate=candidate, baselines=tuple(rest), unavailable=self.unavailable,
+            baseline=best.name if best else None, ratio=best.ratio if best else None, floor_us=self.floor, flops=flops,
+            bytes=size, flops_per_s=flops / seconds, bytes_per_s=size / seconds, checks=tuple(self.checks),
+            conditions={"telemetry": result.telemetry, "notes": list(result.notes), "settings": result.settings,
+                        "buffer_sets": len(self.sets), "event_step_us": result.step_us, "event_overhead_us": result.overhead_us},
+        )  # fmt: skip
+        if verdict != "invalid" and best and best.ratio and best.ratio > SUSPICIOUS:
             for n in range(2):
                 if not self._suspect(fresh_secret(), n):
-                    return shape.model_copy(update={"verdict": "failed", "message": self.checks[-1].message,
-                                                    "checks": tuple(self.checks)})  # fmt: skip
+                    wrong = {"verdict": "incorrect", "message": self.checks[-1].message}
+                    return shape.model_copy(update={**wrong, "checks": tuple(self.checks)})
             return shape.model_copy(update={"checks": tuple(self.checks)})
         return shape
 
@@ -331,3 +432,17 @@ class _Timing:
         trial = Trial(self.sets[0], self.contract, self.launch, case, self.contract.inputs(case), run)
         return self._record(trial.judge(2), f"validated again because of the large speed-up ({n + 1})")
 
+
+def _timing(t: Any, contender: _Contender | None, compared: Any, verdicts: Mapping[str, str]) -> Timing:
+    """A row of the result from what the protocol measured; `contender` None: the candidate."""
+    versus: dict[str, Any] = {}
+    if compared is not None:
+        versus = {"ratio": compared.ratio, "ratio_low": compared.low, "ratio_high": compared.high,
+                  "clock_ratio": compared.clock_ratio, "comparison": compared.verdict}  # fmt: skip
+    if contender is not None:
+        versus |= {"versions": contender.versions, "computes": contender.computes,
+                   "verdict": verdicts.get(t.name, "not judged")}  # fmt: skip
+    return Timing(
+        name=t.name, median_us=t.summary.median, mad_us=t.summary.mad, cv=t.summary.cv, samples_us=t.samples_us, batch=t.batch,
+        sm_mhz=t.sm_mhz, nodes=t.nodes, **versus,
+    )  # fmt: skip

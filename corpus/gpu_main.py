@@ -114,7 +114,6 @@ def probe(job: jobs.Job) -> dict[str, Any]:
     from lowering.runtime import telemetry
 
     env = open_env(job.device, job.use_torch)
-    sample = telemetry.read(str(job.device))
     info = env.device.info().to_json()
     return {
         **info,
@@ -122,7 +121,7 @@ def probe(job: jobs.Job) -> dict[str, Any]:
         "device": info,
         "free_bytes": env.device.free_bytes(),
         "healthy": env.device.healthy(),
-        "telemetry": {**sample.values, **sample.text, "reasons": list(sample.reasons)} if sample else None,
+        "telemetry": telemetry.snapshot(info["uuid"]),
         "torch": env.torch is not None,
         "packages": {p: v for p in _PACKAGES if (v := _version(p))},
         "python": platform.python_version(),

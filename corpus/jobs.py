@@ -18,20 +18,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cake_ir.bound import Op, Region, walk
 from cake_ir.diagnostics import CakeError, error
 from corpus.check import CaseResult
 from corpus.contract import Contract, Shape, contracts
+from corpus.edges import gate_shapes
 from corpus.sanitizer import Finding, Tool
 from corpus.signature import match, refused, scalar_values, solve_dims
 
 if TYPE_CHECKING:
     from cake_ir.bound import BoundKernel
+    from lowering.plan import LaunchPlan
 
 Kind = Literal["check", "bench", "profile", "probe", "launch", "sanitize", "bare"]
 """`launch` only launches (under a profiler), `bare` too, on plain allocations of exact size (under a sanitizer); their
@@ -52,11 +55,26 @@ class Workspace(_Model):
     extents: tuple[int, ...]
 
 
+class FewerSms(_Model):
+    """The same launch as planned for a device with fewer multiprocessors: persistent CTAs then take several tiles each,
+    and tiles meet other CTAs."""
+
+    sms: int
+    plans: tuple[dict[str, Any], ...]
+
+
 class Launch(_Model):
-    """One shape of a kernel: its launch plans (JSON of `lowering.LaunchPlan`) in order."""
+    """One shape of a kernel: its launch plans (JSON of `lowering.LaunchPlan`) in order; none where there is nothing to
+    launch (an empty dimension). edge: the shape comes from the kernel's tiles (`corpus.edges`). fewer: a second way to
+    launch it, where its grid depends on `device.sms`. unordered: ops that add floats in no fixed order, in words; only
+    with such an op may two runs differ bitwise.
+    """
 
     shape: dict[str, int]
     plans: tuple[dict[str, Any], ...]
+    edge: bool = False
+    fewer: FewerSms | None = None
+    unordered: tuple[str, ...] = ()
     dtypes: dict[str, str] = Field(default_factory=dict)
     workspaces: dict[str, Workspace] = Field(default_factory=dict)
 
@@ -85,6 +103,12 @@ class Job(_Model):
     modes: tuple[Mode, ...] = ("warm",)
     samples: int = Field(default=21, ge=5, le=1000, description="rounds, each timing every contender once")
     sample_ms: float = Field(default=5.0, gt=0, le=1000, description="aimed length of one timed batch")
+    warmup_ms: float = Field(default=200.0, gt=0, le=10000, description="least time of warm-up per contender")
+    rivals: tuple[Launch, ...] = Field(
+        default=(),
+        description="bench jobs: per launch another one of the same shape, timed as the only contender; "
+        "the launches themselves make an A/A run",
+    )
     gap_s: float = Field(default=0.0, ge=0, le=10, description="idle between rounds, so that clocks recover")
     device: int = Field(default=0, ge=0)
     timeout_s: float = Field(default=540.0, gt=0)
@@ -135,46 +159,55 @@ class Job(_Model):
 class Timing(_Model):
     """Samples of one contender in microseconds per launch, each the mean of a batch of `batch` launches.
 
-    For a baseline, `ratio` is its time over the candidate's (above 1: the candidate is faster) with its interval, and
-    `comparison` the verdict by the bench's rule. `computes` is False for a yardstick that does not compute the
+    `cv` is the standard deviation of the samples over their mean, `sm_mhz` the mean SM clock while they ran (if read),
+    `nodes` what one launch enqueues by kind of graph node (if recorded in a graph). For a baseline, `ratio` is its time
+    over the candidate's (above 1: the candidate is faster) with its interval, and `comparison` the verdict by the bench's
+    rule; `clock_ratio` the candidate's mean clock over its. `computes` is False for a yardstick that does not compute the
     contract; `verdict` says whether its own results passed the contract.
     """
 
     name: str
     median_us: float
     mad_us: float
+    cv: float | None = None
     samples_us: tuple[float, ...]
     batch: int
+    sm_mhz: float | None = None
+    nodes: dict[str, float] | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     computes: bool = True
     verdict: str = "passed"
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
+    clock_ratio: float | None = None
     comparison: Literal["faster", "slower", "inconclusive"] | None = None
 
 
-class BenchShape(_Model):
-    """Timing of one shape in one mode. `baseline` is the fastest one that computes the contract, with its `ratio`
-    and `comparison`.
+BenchVerdict = Literal["faster", "slower", "inconclusive", "measured", "incorrect", "invalid", "error"]
+"""Of one shape in one mode; docs/measuring.md, "Timing gate", says what each means."""
 
-    verdict: measured; rejected (below the physical floor, throttled, or device shared: `message` says which); failed
-    (the candidate's results are wrong, before, after, or on changed inputs); error (the driver or a library failed).
-    `unavailable` gives the reason per baseline that did not run.
+VALID: frozenset[str] = frozenset({"faster", "slower", "inconclusive", "measured"})
+"""Verdicts of correct results with numbers that may be used."""
+
+
+class BenchShape(_Model):
+    """Timing of one shape in one mode. `baseline` is the fastest one that computes the contract, with its `ratio`; the
+    verdict is about that one. `message` says why, for a verdict that is not `VALID` or was withheld. `unavailable` gives the
+    reason per baseline that did not run.
     """
 
     shape: dict[str, int]
     dtypes: dict[str, str] = Field(default_factory=dict)
     mode: Mode
     method: str = ""
-    verdict: Literal["measured", "rejected", "failed", "error"]
+    verdict: BenchVerdict
     message: str = ""
     candidate: Timing | None = None
     baselines: tuple[Timing, ...] = ()
     unavailable: dict[str, str] = Field(default_factory=dict)
     baseline: str | None = None
     ratio: float | None = None
-    comparison: Literal["faster", "slower", "inconclusive"] | None = None
     floor_us: float = 0.0
     flops: float = 0.0
     bytes: float = 0.0
@@ -185,7 +218,7 @@ class BenchShape(_Model):
 
 
 class Bench(_Model):
-    """The result of a bench job. `rule` states how a comparison was decided."""
+    """The result of a bench job. `passed`: every shape is correct and validly timed. `rule`: how verdicts are decided."""
 
     kind: Literal["bench"] = "bench"
     contract: str
@@ -272,12 +305,14 @@ def parse(obj: object) -> Job:
 
 
 def launches(
-    bound: BoundKernel, emitted: Any, contract: Contract, shapes: Sequence[Shape], sms: int, cubin_sha256: str
-) -> tuple[list[Launch], list[tuple[Shape, str]]]:
+    bound: BoundKernel, emitted: Any, contract: Contract, shapes: Sequence[Shape], sms: int, cubin_sha256: str,
+    *, gate: bool = False,
+) -> tuple[list[Launch], list[tuple[Shape, str]]]:  # fmt: skip
     """Launches of a one-kernel program for contract shapes, and the shapes it does not admit with the reason.
 
-    emitted: `lowering.emit(bound)`, built into the cubin of that SHA-256. sms: multiprocessors of the device. Raises
-    CakeError of the first signature difference.
+    emitted: `lowering.emit(bound)`, built into the cubin of that SHA-256. sms: multiprocessors of the device. gate: with
+    what only a check looks at: edge shapes (where `shapes` is the boundary set), launches for fewer multiprocessors,
+    and launches of nothing (left out otherwise). Raises CakeError of the first signature difference.
     """
     from lowering.emission import plan
 
@@ -285,7 +320,9 @@ def launches(
     if not fit:
         raise CakeError(fit.diagnostics[0])
     made, skipped = [], []
-    for shape in shapes:
+    edges = gate_shapes(bound, contract, shapes) if gate else ()
+    unordered = float_sums(bound)
+    for i, shape in enumerate([*shapes, *edges]):
         scalars = scalar_values(bound, contract, shape)
         try:
             dims = solve_dims(bound, contract, shape)
@@ -298,13 +335,44 @@ def launches(
             continue
         try:
             concrete = plan(emitted, dims, scalars, sms, cubin_sha256=cubin_sha256)
+            fewer = _fewer(lambda n, d=dims, s=scalars: plan(emitted, d, s, n, cubin_sha256=cubin_sha256), concrete.grid)
         except CakeError as exc:
             if exc.diagnostic.rule != "lowering/shape-not-admitted":
                 raise
             skipped.append((shape, exc.diagnostic.message))
             continue
-        made.append(Launch(shape=dict(shape), plans=(concrete.to_json(),), dtypes=dict(fit.dtypes)))
+        if not concrete.grid and not gate:
+            skipped.append((shape, "there is nothing to launch"))
+            continue
+        made.append(
+            Launch(
+                shape=dict(shape), plans=(concrete.to_json(),) if concrete.grid else (), dtypes=dict(fit.dtypes),
+                edge=i >= len(shapes), fewer=fewer if gate else None, unordered=unordered,
+            )
+        )  # fmt: skip
     return made, skipped
+
+
+def _fewer(plan_for: Callable[[int], LaunchPlan], grid: int) -> FewerSms | None:
+    """The launch for as few multiprocessors as give about a third of the grid; None where the grid does not depend on them."""
+    for sms in range(max(1, grid // 3), grid):
+        found = plan_for(sms)
+        if 0 < found.grid < grid:
+            return FewerSms(sms=sms, plans=(found.to_json(),))
+        if found.grid == grid:
+            return None
+    return None
+
+
+def float_sums(bound: BoundKernel) -> tuple[str, ...]:
+    """Ops that add floats to global memory, whose order the hardware chooses: `bulk_reduce of out on line 130`."""
+    found: dict[str, None] = {}
+    for op in walk(bound.body):
+        if isinstance(op, Op) and (op.name == "atomic_add" or op.attrs.get("op") == "add"):
+            region = op.operands.get("region")
+            if isinstance(region, Region) and region.tensor.dtype.kind == "f":
+                found[f"{op.name} of {region.tensor.name} on line {op.span.line}"] = None
+    return tuple(found)
 
 
 def job(kind: Kind, contract: Contract, made: Sequence[Launch], cubins: Sequence[bytes], **more: Any) -> Job:

@@ -272,10 +272,11 @@ def bench_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "time_us": candidate.get("median_us"),
         "floor_us": row.get("floor_us"),
         "mad_us": candidate.get("mad_us"),
+        "cv": candidate.get("cv"),
         "baseline": row.get("baseline"),
         "baseline_us": base.get("median_us"),
         "ratio": row.get("ratio"),
-        "comparison": base.get("comparison"),
+        "interval": [base["ratio_low"], base["ratio_high"]] if base.get("ratio_low") else None,
         "unavailable": row.get("unavailable") or None,
     }
     return {k: v for k, v in out.items() if v not in (None, "")}

@@ -12,13 +12,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
 TARGET = "sm_90a"
 
 
@@ -83,28 +81,18 @@ def prepare(directory: Path, only: list[str]) -> int:
 
 def run(directory: Path, out: Path, only: list[str]) -> int:
     """Run the jobs one by one, each in a fresh worker; answers go to `OUT/results.json`."""
-    answers: dict[str, Any] = {"device": _ask(json.dumps({"kind": "probe"}) + "\n", 60)}
+    from corpus.ask import ask
+
+    answers: dict[str, Any] = {"device": ask(json.dumps({"kind": "probe"}) + "\n", 60)}
     for e in entries(only):
         path = directory / f"{e.name}.json"
         if not path.exists():
             continue
-        final = _ask(path.read_text(), 230)
+        final = ask(path.read_text(), 230)
         answers[e.name] = {**final, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
         (out / "results.json").write_text(json.dumps(answers))
         print(e.name, summarise(final), flush=True)
     return 0
-
-
-def _ask(job: str, limit_s: float) -> dict[str, Any]:
-    """The last answer of a fresh worker."""
-    try:
-        command = [sys.executable, "-m", "corpus.gpu_main"]
-        done = subprocess.run(command, input=job, capture_output=True, text=True, timeout=limit_s, cwd=ROOT)
-    except subprocess.TimeoutExpired:
-        return {"error": {"code": "worker/timeout", "message": f"no answer in {limit_s:.0f} s"}}
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    silent = {"error": {"code": "worker/silent", "message": done.stderr[-1500:]}}
-    return next((x for x in reversed(lines) if "result" in x or "error" in x), silent)
 
 
 def summarise(answer: dict[str, Any]) -> str:
@@ -116,8 +104,11 @@ def summarise(answer: dict[str, Any]) -> str:
         return f"passed={r.get('passed')} {str(r.get('summary'))[:500]}"
     out = []
     for s in r["shapes"]:
-        base = ", ".join(f"{b['name']} {b['median_us']:.1f} ({b['ratio']:.3f})" for b in s["baselines"])
-        mine = f"{s['candidate']['median_us']:.1f} us" if s.get("candidate") else "-"
+        base = ", ".join(
+            f"{b['name']} {b['median_us']:.1f} ({b['ratio']:.3f} {b['comparison']}, cv {b['cv']:.2%})"
+            for b in s["baselines"]
+        )
+        mine = f"{s['candidate']['median_us']:.1f} us cv {s['candidate']['cv']:.2%}" if s.get("candidate") else "-"
         rates = f"{s['flops_per_s'] / 1e12:.0f} TFLOP/s {s['bytes_per_s'] / 1e9:.0f} GB/s"
         out.append(f"\n    {s['shape']} {s['mode']} {s['verdict']} {mine} {rates} | {base} | {s['message'][:300]}")
     return "".join(out)

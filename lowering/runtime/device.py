@@ -426,6 +426,16 @@ class Graph:
         check(self.device.cu.cuGraphLaunch(self._exec, self.device.cu.CUstream(stream)), "launch a graph")
         self.device.patience.pending += self.symbols
 
+    def nodes(self) -> dict[str, int]:
+        """How many nodes of each kind (kernel, memcpy, memset, ...) it holds."""
+        cu, out = self.device.cu, dict[str, int]()
+        count = int(check(cu.cuGraphGetNodes(self._graph), "count the nodes of a graph")[1])
+        for node in check(cu.cuGraphGetNodes(self._graph, count), "list the nodes of a graph")[0] if count else []:
+            name = check(cu.cuGraphNodeGetType(node), "read a graph node").name
+            kind = name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
+            out[kind] = out.get(kind, 0) + 1
+        return out
+
     def close(self) -> None:
         """Destroy it."""
         if self._exec is not None:

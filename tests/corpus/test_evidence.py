@@ -14,7 +14,7 @@ from corpus.kernels import CorpusKernel
 
 
 def bench(**change: Any) -> dict[str, Any]:
-    base = {"median_us": 20.0, "mad_us": 0.1, "samples_us": [19.9, 20.0, 20.1], "batch": 8, "versions": {"torch": "2"},
+    base = {"median_us": 20.0, "mad_us": 0.1, "samples_us": [19.9, 20.0, 20.1], "batch": 8, "cv": 0.004, "versions": {"torch": "2"},
             "computes": True, "verdict": "passed", "ratio": 2.0, "ratio_low": 1.9, "ratio_high": 2.1,
             "comparison": "faster"}  # fmt: skip
     shape = {
@@ -41,7 +41,13 @@ def test_one_row_per_baseline() -> None:
     assert one.verdict == "faster" and one.checks == "before timing: passed" and one.device == "H200"
     (alone,) = rows(bench(baselines=[]))
     assert alone.baseline is None and alone.verdict == "no baseline"
-    assert rows(bench(verdict="rejected")) == []
+    for valid in ("faster", "slower", "inconclusive"):
+        assert [r.verdict for r in rows(bench(verdict=valid))] == ["faster", "faster"], (
+            "a row's verdict is about its own baseline"
+        )
+    for useless in ("incorrect", "invalid", "error"):
+        assert rows(bench(verdict=useless)) == []
+    assert (one.cv, one.baseline_cv, one.rule) == (0.004, 0.004, "r")
 
 
 def test_write_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -19,7 +18,6 @@ import pytest
 from cake_ir.diagnostics import CakeError
 from corpus import jobs
 from corpus.contract import contracts
-from corpus.gpu_bench import floor_us, run_bench
 from corpus.gpu_check import run_check
 from tests.corpus.fake_device import FakeDevice, at, env_for
 
@@ -130,81 +128,6 @@ def test_buffers_are_freed_whatever_happens() -> None:
     env = env_for(spoil_output)
     run_check(env, make(distributions=("normal",)), GEMM, 5, lambda *a: None)
     assert env.device.buffers and all(b.freed for b in env.device.buffers)
-
-
-def timed(
-    monkeypatch: pytest.MonkeyPatch, us: float, body: Any = right, faults: tuple[str, ...] = (), **more: Any
-) -> Any:
-    from lowering.runtime import bench
-
-    def fake(device: Any, candidates: Any, settings: Any, stream: int) -> Any:
-        for c in candidates:
-            for launch in c.launches:
-                launch(stream)
-        summary = SimpleNamespace(median=us, mad=0.1)
-        rows = [SimpleNamespace(name=c.name, summary=summary, samples_us=(us,) * 5, batch=4) for c in candidates]
-        return SimpleNamespace(
-            timings=rows, comparisons=(), faults=faults, notes=(), telemetry=None, settings={}, method="graph"
-        )
-
-    monkeypatch.setattr(bench, "bench", fake)
-    env = env_for(body)
-    r = run_bench(env, make("bench", **more), GEMM, 5, lambda *a: None)
-    assert all(b.freed for b in env.device.buffers)
-    return r
-
-
-def test_bench_checks_before_after_and_on_changed_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    r = timed(monkeypatch, 10.0)
-    (s,) = r.shapes
-    assert r.passed and s.verdict == "measured" and s.candidate.median_us == 10.0
-    assert [c.message.split(":")[0] for c in s.checks] == [
-        "before timing", *(f"after timing, buffer set {i}" for i in range(4)), "on changed inputs",
-    ]  # fmt: skip
-    assert s.unavailable == {"torch_matmul": "torch is not installed with CUDA"}
-    assert s.flops_per_s == pytest.approx(2 * 17 * 24 * 16 / 10e-6)
-
-
-def test_bench_rejects_what_the_protocol_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    r = timed(monkeypatch, 1.0, faults=("below its physical floor",))
-    assert not r.passed and r.shapes[0].verdict == "rejected" and "floor" in r.summary
-
-
-def test_bench_catches_a_kernel_that_stops_working(monkeypatch: pytest.MonkeyPatch) -> None:
-    CALLS["n"] = 0
-
-    def lazy(device: FakeDevice, pointers: Mapping[str, int]) -> None:
-        CALLS["n"] += 1
-        if CALLS["n"] <= 2:  # only the check before timing sees work
-            right(device, pointers)
-
-    r = timed(monkeypatch, 10.0, lazy)
-    assert r.shapes[0].verdict == "failed" and "after timing, buffer set" in r.shapes[0].message
-
-
-def test_bench_catches_results_kept_from_other_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    memo: list[np.ndarray] = []
-
-    def cached(device: FakeDevice, pointers: Mapping[str, int]) -> None:
-        if not memo:
-            right(device, pointers)
-            memo.append(tensors(pointers)["d"].copy())
-        tensors(pointers)["d"][...] = memo[0]
-
-    r = timed(monkeypatch, 10.0, cached)
-    assert r.shapes[0].verdict == "failed" and "on changed inputs" in r.shapes[0].message
-
-
-def test_floor_counts_only_what_the_cache_cannot_hide() -> None:
-    env = env_for(right)
-    big = jobs.Launch(shape={"M": 4096, "N": 4096, "K": 4096}, plans=(PLAN,))
-    us = floor_us(env, make(), GEMM, big, "warm", 0.0)
-    assert 100 < us < 140  # 1.37e11 FLOP at 1.07 PFLOP/s
-    rms = contracts()["rmsnorm"]
-    row = jobs.Launch(shape={"M": 16384, "D": 4096}, plans=(PLAN,))
-    cold, warm = (floor_us(env, make(), rms, row, m, 1e9) for m in ("cold", "warm"))
-    assert 40 < warm <= cold < 56  # 268 MB at 4.8 TB/s less the cache
-    assert floor_us(env, make(), rms, row, "warm", 1e6) < 5
 
 
 # ---- the job protocol ----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 from cake_ir.diagnostics import CakeError
 from lowering.plan import Arg, LaunchPlan, TensorMapPlan
-from lowering.runtime import bench, device, errors, host, stats, telemetry, tensor_map
+from lowering.runtime import bench, device, errors, host, telemetry, tensor_map
 
 CUBIN = b"\x7fELF fake"
 
@@ -244,30 +244,6 @@ def test_repeated_launches_cost_little_python(gpu: device.Device, cu: Any, monke
     assert best < 1e-4, "packing arguments again at every launch would show"
 
 
-# ---- statistics ----------------------------------------------------------------------------------------------------
-
-
-def test_summary_of_known_numbers() -> None:
-    found = stats.summarise([1.0, 2.0, 3.0, 4.0, 100.0])
-    assert (found.median, found.mad, found.minimum, found.maximum, found.count) == (3.0, 1.0, 1.0, 100.0, 5)
-    assert 1.0 <= found.low <= 3.0 <= found.high <= 100.0
-    assert stats.summarise([5.0] * 9) == stats.Summary(5, 0, 5, 5, 5, 5, 9)
-    assert stats.median([1, 2, 3, 10]) == 2.5
-    with pytest.raises(ValueError):
-        stats.median([])
-
-
-@pytest.mark.parametrize(("factor", "verdict"), [(1.1, "faster"), (0.9, "slower"), (1.0, "inconclusive")])
-def test_verdicts(factor: float, verdict: str) -> None:
-    noise = np.random.default_rng(0).normal(1, 0.01, (2, 31))
-    candidate, baseline = 10 * noise[0], 10 * factor * noise[1]
-    found = stats.compare("b", baseline.tolist(), candidate.tolist())
-    assert found.verdict == verdict and found.low <= found.ratio <= found.high
-    assert found.ratio == pytest.approx(factor, rel=0.01)
-    with pytest.raises(ValueError, match="paired"):
-        stats.compare("b", [1.0], [1.0, 2.0])
-
-
 # ---- timing --------------------------------------------------------------------------------------------------------
 
 
@@ -286,12 +262,14 @@ QUICK: dict[str, Any] = {"rounds": 9, "batch_ms": 0.2, "warmup_ms": 1.0, "monito
 def test_warm_graph_timing_compares_rightly(gpu: device.Device, cu: Any) -> None:
     ours, theirs = candidate(cu, "ours", 10.0), candidate(cu, "theirs", 12.0)
     result = bench.bench(gpu, [ours, theirs], bench.Settings(**QUICK))
-    assert (result.mode, result.method, result.valid, result.notes) == ("warm", "graph", True, ())
+    assert (result.mode, result.method, result.valid) == ("warm", "graph", True)
+    assert result.notes == ("conditions not recorded: the monitor is off",)
     assert result.timings[0].summary.median == pytest.approx(10, rel=0.01)
     assert result.timings[1].summary.median == pytest.approx(12, rel=0.01)
     assert result.timings[0].batch == 20 and len(result.timings[0].samples_us) == 9
     (comparison,) = result.comparisons
     assert (comparison.baseline, comparison.verdict) == ("theirs", "faster")
+    assert [t.nodes for t in result.timings] == [{"kernel": 1.0}] * 2 and result.timings[0].sm_mhz is None
     assert comparison.ratio == pytest.approx(1.2, rel=0.01)
     json.dumps(result.to_json(), allow_nan=False)
 
@@ -305,28 +283,120 @@ def test_rounds_alternate_direction(gpu: device.Device, cu: Any) -> None:
     assert order == ["a0", "b0", "b1", "a1", "a2", "b2", "b3", "a3", "a4", "b4"]
 
 
-def test_cold_rotates_and_flushes(gpu: device.Device, cu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_flushes_before_each_launch_on_each_buffer_set(
+    gpu: device.Device, cu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[str] = []
-    launches = [lambda _, i=i: (seen.append(f"launch{i}"), cu.work(10.0)) for i in range(2)]
-    original = gpu.fill
+    launches = [lambda _, i=i: (seen.append(f"launch{i}"), cu.work(100.0 + 20 * i)) for i in range(2)]
+    flushed: list[int] = []
+    fill, replay = gpu.fill, device.Graph.launch
 
-    def fill(pointer: int, nbytes: int, pattern: int, width: int = 1, stream: int = 0) -> None:
-        if nbytes > 2 * (1 << 16):
-            seen.append(f"flush{pattern}")
-        original(pointer, nbytes, pattern, width, stream)
+    def filled(pointer: int, nbytes: int, pattern: int, width: int = 1, stream: int = 0) -> None:
+        flushed.append(nbytes)
+        fill(pointer, nbytes, pattern, width, stream)
 
-    def copy(to: int, source: int, nbytes: int, stream: int = 0) -> None:
-        read.append(nbytes)
+    def replayed(graph: device.Graph, stream: int) -> None:
+        seen.append("flush")
+        replay(graph, stream)
 
-    read: list[int] = []
-    monkeypatch.setattr(gpu, "fill", fill)
-    monkeypatch.setattr(gpu, "copy_device", copy)
+    monkeypatch.setattr(gpu, "fill", filled)
+    monkeypatch.setattr(gpu, "copy_device", lambda to, source, nbytes, stream=0: flushed.append(nbytes))
+    monkeypatch.setattr(device.Graph, "launch", replayed)
     monkeypatch.setattr(bench, "FLUSH_CHUNK", 4096)
     result = bench.bench(gpu, [candidate(cu, "a", 0, launches=launches)], bench.Settings(**QUICK, mode="cold"))
-    assert (result.method, result.timings[0].batch) == ("events", 1)
-    measured = seen[seen.index("flush1") :]
-    assert measured[:6] == ["flush1", "launch0", "flush2", "launch1", "flush3", "launch0"]
-    assert sum(read) > 9 * 2 * (1 << 16)  # the flushed bytes are read again each round
+    (timing,) = result.timings
+    assert (result.method, timing.batch, len(timing.samples_us)) == ("events", 2, 9)
+    assert seen[seen.index("flush") :] == ["flush", "launch0", "flush", "launch1"] * 9
+    written, *read = [n for n in flushed if n]
+    assert written > 2 * (1 << 16) and sum(read) > 2 * (1 << 16) - 8192, "the flushed bytes are read again"
+    assert timing.summary.median == pytest.approx(110, rel=0.01), "a sample is the mean over the buffer sets"
+
+
+def test_the_same_batch_runs_untimed_before_each_warm_sample(
+    gpu: device.Device, cu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays: list[int] = []
+    replay = device.Graph.launch
+
+    def replayed(graph: device.Graph, stream: int) -> None:
+        replays.append(id(graph))
+        replay(graph, stream)
+
+    monkeypatch.setattr(device.Graph, "launch", replayed)
+    pair = [candidate(cu, "a", 10.0), candidate(cu, "b", 10.0)]
+    bench.bench(gpu, pair, bench.Settings(**{**QUICK, "rounds": 8}))
+    a, b = replays[:2]
+    assert replays[2:] == [a, a, b, b, b, b, a, a] * 4
+    replays.clear()
+    monkeypatch.setattr(bench, "LEAD_LIMIT_MS", 0.01)
+    bench.bench(gpu, pair[:1], bench.Settings(**{**QUICK, "rounds": 8}))
+    assert len(replays) == 1 + 8, "a long batch runs alone"
+
+
+def test_a_launch_of_other_kernels_than_declared_is_invalid(gpu: device.Device, cu: Any) -> None:
+    def twice(stream: int) -> None:
+        cu.work(5.0)
+        cu.work(5.0)
+
+    honest = bench.bench(gpu, [candidate(cu, "a", 0, launches=[twice], kernels=2)], bench.Settings(**QUICK))
+    assert honest.valid and honest.timings[0].nodes == {"kernel": 2.0}
+    result = bench.bench(gpu, [candidate(cu, "a", 0, launches=[twice], kernels=1)], bench.Settings(**QUICK))
+    assert not result.valid
+    assert result.faults == ("a enqueued 40 kernel nodes in 20 launches; 1 kernels each are declared",)
+
+
+def test_a_batch_too_short_for_the_event_clock_grows_or_is_invalid(gpu: device.Device, cu: Any) -> None:
+    short = {**QUICK, "batch_ms": 0.001, "max_batch": 4}
+    grown = bench.bench(gpu, [candidate(cu, "a", 1.0)], bench.Settings(**short))
+    assert grown.valid and grown.step_us == bench.DOCUMENTED_STEP_US and grown.timings[0].batch >= 100
+    cold = bench.bench(gpu, [candidate(cu, "a", 10.0)], bench.Settings(**QUICK, mode="cold"))
+    assert "less than 100 steps of 0.5 µs" in cold.faults[0]
+
+
+def test_too_few_rounds_beside_a_baseline_are_invalid(gpu: device.Device, cu: Any) -> None:
+    few = bench.Settings(**{**QUICK, "rounds": 7})
+    pair = [candidate(cu, "a", 10.0), candidate(cu, "b", 10.0)]
+    assert "7 rounds are too few" in bench.bench(gpu, pair, few).faults[0]
+    assert bench.bench(gpu, pair[:1], few).valid
+
+
+class Watch:
+    """A monitor that says what the test wants."""
+
+    def __init__(self, seen: telemetry.Telemetry, clocks: list[float]) -> None:
+        self.seen, self.clocks = seen, clocks
+
+    def start(self) -> None:
+        return None
+
+    def sm_mhz(self) -> float:
+        self.clocks.append(self.clocks.pop(0))
+        return self.clocks[-1]
+
+    def stop(self) -> telemetry.Telemetry:
+        return self.seen
+
+
+@pytest.mark.parametrize(
+    ("clocks", "verdict"), [([1980.0, 1980.0], "faster"), ([1980.0, 1800.0, 1800.0, 1980.0], "inconclusive")]
+)
+def test_clocks_are_read_with_every_sample(
+    gpu: device.Device, cu: Any, monkeypatch: pytest.MonkeyPatch, clocks: list[float], verdict: str
+) -> None:
+    watch = Watch(telemetry.Telemetry(readings=1), list(clocks))
+    monkeypatch.setattr(telemetry, "Monitor", lambda uuid: watch)
+    settings = bench.Settings(**{**QUICK, "monitor": True, "rounds": 8})
+    result = bench.bench(gpu, [candidate(cu, "a", 10.0), candidate(cu, "b", 10.9)], settings)
+    assert [t.sm_mhz for t in result.timings] == [1980.0, clocks[1]]
+    assert result.comparisons[0].verdict == verdict and result.notes == ()
+
+
+def test_what_the_monitor_saw_invalidates(gpu: device.Device, cu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(telemetry.Telemetry(reasons={"power brake": 0.1}, readings=9), [1980.0])
+    monkeypatch.setattr(telemetry, "Monitor", lambda uuid: watch)
+    result = bench.bench(gpu, [candidate(cu, "a", 10.0)], bench.Settings(**{**QUICK, "monitor": True}))
+    assert result.faults == ("the device was throttled: power brake",) and not result.valid
+    assert result.telemetry is not None and result.telemetry["reasons"] == ["power brake"]
 
 
 def test_graph_batches_hold_whole_rotations(gpu: device.Device, cu: Any) -> None:
@@ -373,7 +443,7 @@ def test_bench_arguments(gpu: device.Device, cu: Any) -> None:
 
 
 def test_events(gpu: device.Device, cu: Any) -> None:
-    assert bench.event_overhead_us(gpu, 0) == 0
+    assert bench.event_timer(gpu, 0) == (0, bench.DOCUMENTED_STEP_US)
     first, second = gpu.event(), gpu.event()
     first.record(0)
     cu.work(1000)
@@ -381,46 +451,3 @@ def test_events(gpu: device.Device, cu: Any) -> None:
     assert second.ms_since(first) == pytest.approx(1, rel=0.02) and second.done()
     cu.fail["cuEventQuery"] = cu.CUresult.CUDA_ERROR_NOT_READY
     assert not second.done()
-
-
-# ---- telemetry -----------------------------------------------------------------------------------------------------
-
-ROW = "1980, 3201, 1980, 45, 612.30, 700.00, 0x0000000000000024, Enabled, Disabled, 580.159.04"
-
-
-def test_telemetry_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
-
-    def run(command: list[str]) -> list[str] | None:
-        asked.append(command)
-        if "compute-apps" in command[3]:
-            return ["101", "202"]
-        return None if "clocks_event_reasons" in command[3] else [ROW]
-
-    monkeypatch.setattr(telemetry, "_run", run)
-    sample = telemetry.read("GPU-1")
-    assert sample is not None and "clocks_throttle_reasons.active" in asked[-1][3]
-    assert sample.values["sm_mhz"] == 1980 and sample.values["power_w"] == 612.3
-    assert sample.reasons == ("power cap", "thermal (software)")
-    monitor = telemetry.Monitor("GPU-1")
-    monitor.start()
-    seen = monitor.stop()
-    assert seen.sm_mhz_max == 1980 and seen.other_processes == 1
-    assert seen.faults == (
-        "the device was throttled: thermal (software)",
-        "1 other process(es) used the device",
-    )
-    json.dumps(seen.to_json())
-
-
-def test_telemetry_without_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    assert telemetry.read("0") is None
-    monitor = telemetry.Monitor("0")
-    monitor.start()
-    seen = monitor.stop()
-    assert (seen.before, seen.samples, seen.faults) == (None, 0, ())
-
-
-def test_device_ids_are_spelled_as_nvidia_smi_does() -> None:
-    assert bench._uuid("00112233445566778899aabbccddeeff") == "00112233-4455-6677-8899-aabbccddeeff"

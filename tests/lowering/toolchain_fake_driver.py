@@ -198,6 +198,12 @@ class FakeDriver:
     def cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
         return OK, graph
 
+    def cuGraphGetNodes(self, graph: Any, count: int = 0) -> Any:
+        return OK, [real.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL for _ in graph.steps[:count]], len(graph.steps)
+
+    def cuGraphNodeGetType(self, node: Any) -> Any:
+        return OK, node
+
     def cuGraphLaunch(self, graph: Any, stream: Any) -> Any:
         for us in graph.steps:
             self.work(us)
