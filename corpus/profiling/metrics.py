@@ -65,7 +65,7 @@ BRIEF = ("tensor", "alu", "fma", "issue", "dram", "l2", "smem", "occupancy", "el
 """What a concise answer shows."""
 
 STALLS: dict[str, str] = {
-    "barrier": "a CTA barrier, named barrier or warpgroup wait",
+    "barrier": "other warps at a CTA, named or cluster barrier",
     "branch_resolving": "a branch target",
     "dispatch": "the dispatch unit",
     "drain": "stores to drain at exit",
@@ -83,7 +83,9 @@ STALLS: dict[str, str] = {
     "sleep": "nanosleep",
     "tex": "a full texture queue",
     "wait": "a fixed latency",
+    "warpgroup_depbar": "the warpgroup's products to end",
     "warpgroup_arrive": "the tensor core to take the warpgroup's product",
     "unnamed": "a cause that the profiler does not name",
 }
-"""What a sampled warp stood for, by the reason's name in a profile (Kernel Profiling Guide, "Warp Stall Reasons")."""
+"""What a sampled warp stood for, by the reason's name in a profile (Kernel Profiling Guide, "Warp Stall Reasons").
+warpgroup_depbar is ours: see `corpus.profiling.ncu.source_page`."""

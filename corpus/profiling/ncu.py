@@ -51,7 +51,8 @@ def source_page(text: str) -> list[dict[str, Any]]:
     instructions. Raises ValueError when it is no such page.
 
     The page has no column for warps that wait for the tensor core to take their product (warpgroup_arrive): on matrix
-    instructions that is the rest of the samples, which agrees with the raw page's total for the kernel.
+    instructions that is the rest of the samples, which agrees with the raw page's total for the kernel. A wait for
+    products (wgmma_wait) is counted under barriers there; here it has a name of its own.
     """
     rows = _table(text, '"Address"')
     if len(rows) < 2:
@@ -69,6 +70,8 @@ def source_page(text: str) -> list[dict[str, Any]]:
     for row in rows[1:]:
         stalls = {name: n for name, i in reasons if (n := _count(row[i]))}
         total = _count(row[samples])
+        if "WARPGROUP.DEPBAR" in row[source] and "barrier" in stalls:
+            stalls["warpgroup_depbar"] = stalls.pop("barrier")
         rest = total - sum(stalls.values())
         if rest > 0:
             stalls["warpgroup_arrive" if re.search(r"\b[HIQ]GMMA\b", row[source]) else "unnamed"] = rest
