@@ -52,6 +52,7 @@ def test_a_store_that_writes_in_place_is_found_out(tmp_path: Path, monkeypatch: 
             for at in range(0, len(raw), 1000):
                 out.write(raw[at : at + 1000])
                 out.flush()
+                time.sleep(0.001)
 
     def large(root: Path, seed: int, pipe: int) -> None:
         store = Store(root)
