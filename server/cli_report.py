@@ -62,7 +62,9 @@ def report(
         raise BadArgument("--program belongs to a profile (.json)")
     if profiles:
         if len(profiles) != len(what) or len(what) > 2 or committed:
-            raise BadArgument("give one or two .json profiles and nothing else", "ids and .cake files make a page of their own")
+            raise BadArgument(
+                "give one or two .json profiles and nothing else", "ids and .cake files make a page of their own"
+            )
         page, said, data = _profiles(list(map(Path, profiles)), program)
     else:
         if committed and what:
@@ -73,7 +75,9 @@ def report(
     size = len(page.encode())
     finish(
         ctx,
-        Result(summary=f"{out}: {said}, {size // 1024} KiB", status="ok", data={"page": str(out), "bytes": size, **data}),
+        Result(
+            summary=f"{out}: {said}, {size // 1024} KiB", status="ok", data={"page": str(out), "bytes": size, **data}
+        ),
         as_json,
     )
 
@@ -145,7 +149,12 @@ def _content(text: str, name: str) -> str:
 def _rendered(e: Evidence) -> tuple[str, str, dict[str, Any]]:
     from server.report import evidence_page
 
-    counts = {"timings": len(e.timings), "checks": len(e.judgements), "builds": len(e.resources), "profiles": len(e.profiles)}
+    counts = {
+        "timings": len(e.timings),
+        "checks": len(e.judgements),
+        "builds": len(e.resources),
+        "profiles": len(e.profiles),
+    }
     verdicts = dict(e.tally())
     said = ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "no evidence stored"
     said += f" ({', '.join(f'{n} {v}' for v, n in verdicts.items())})" if verdicts else ""
@@ -155,16 +164,21 @@ def _rendered(e: Evidence) -> tuple[str, str, dict[str, Any]]:
 
 
 def _profiles(paths: list[Path], program: Path | None) -> tuple[str, str, dict[str, Any]]:
+    from server.errors import BadArgument
     from server.report import comparison_page, timeline_page
 
     loaded = [_profile(p) for p in paths]
     texts = [read_program(program) if program else _corpus_text(p) for p in loaded]
     names = [str(p.get("kernel", "kernel")) for p in loaded]
-    if len(loaded) == 1:
-        page = timeline_page(loaded[0], source=texts[0], title=f"Profile of {names[0]}")
-        return page, f"profile of {names[0]}", {"kernel": names[0]}
-    title = f"{names[0]} and {names[1]}" if names[0] != names[1] else f"Two profiles of {names[0]}"
-    page = comparison_page(loaded[0], loaded[1], first_source=texts[0], second_source=texts[1], title=title)
+    title = f"Profile of {names[0]}" if len(set(names)) == len(names) == 1 else f"Two profiles of {names[0]}"
+    title = f"Profiles of {names[0]} and {names[-1]}" if len(set(names)) == 2 else title
+    try:
+        if len(loaded) == 1:
+            page = timeline_page(loaded[0], source=texts[0], title=title)
+            return page, f"profile of {names[0]}", {"kernels": names}
+        page = comparison_page(loaded[0], loaded[1], first_source=texts[0], second_source=texts[1], title=title)
+    except ValueError as exc:
+        raise BadArgument(str(exc), code="args/file") from exc
     return page, f"comparison of {paths[0]} and {paths[1]}", {"kernels": names}
 
 
@@ -174,14 +188,18 @@ def _profile(path: Path) -> dict[str, Any]:
 
     try:
         if path.stat().st_size > MAX_PROFILE:
-            raise BadArgument(f"{path} has {path.stat().st_size} bytes; a profile has at most {MAX_PROFILE}", code="args/file")
+            raise BadArgument(
+                f"{path} has {path.stat().st_size} bytes; a profile has at most {MAX_PROFILE}", code="args/file"
+            )
         found = json.loads(path.read_bytes())
     except OSError as exc:
         raise BadArgument(f"{path} cannot be read: {exc.strerror}", code="args/file") from exc
     except (ValueError, RecursionError) as exc:
         raise BadArgument(f"{path} is not JSON: {exc}", code="args/file") from exc
     if not isinstance(found, dict) or not isinstance(found.get("timeline"), dict):
-        raise BadArgument(f"{path} is not a profile", "`cake profile` stores one as the artifact `profile`", code="args/file")
+        raise BadArgument(
+            f"{path} is not a profile", "`cake profile` stores one as the artifact `profile`", code="args/file"
+        )
     return found
 
 
@@ -211,4 +229,6 @@ def _write(path: Path, text: str) -> None:
     except OSError as exc:
         if name:
             Path(name).unlink(missing_ok=True)
-        raise EngineError("storage/unavailable", f"{path} cannot be written: {exc.strerror}", "name another with --out") from exc
+        raise EngineError(
+            "storage/unavailable", f"{path} cannot be written: {exc.strerror}", "name another with --out"
+        ) from exc

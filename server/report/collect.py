@@ -52,7 +52,7 @@ class _Page:
         self.profiles: list[StoredProfile] = []
         self.missing: dict[str, list[str]] = {name: [] for name in SECTIONS}
 
-    def work(self, contract: str, shape: Mapping[str, int], dtypes: Mapping[str, str]) -> tuple[float, float, str]:
+    def work(self, contract: str, shape: dict[str, int], dtypes: Mapping[str, str]) -> tuple[float, float, str]:
         """(FLOP, bytes, unit of the FLOP) of a shape by its contract; zeros when the contract is not here or refuses."""
         spec = self.contracts.get(contract)
         if spec is None:
@@ -97,9 +97,16 @@ def stored(
     variants: `v_` ids of the store. contract: only measurements under this one. absent: what was asked for and has none.
     """
     page = _Page(contracts)
-    for section, command in (("timings", "bench"), ("judgements", "check"), ("resources", "build"), ("profiles", "profile")):
+    for section, command in (
+        ("timings", "bench"),
+        ("judgements", "check"),
+        ("resources", "build"),
+        ("profiles", "profile"),
+    ):
         under = "" if command == "build" else f" --contract {contract or 'C'}"
-        page.missing[section] += [f"this workspace has nothing of {name}; run cake {command} {name}{under}" for name in absent]
+        page.missing[section] += [
+            f"this workspace has nothing of {name}; run cake {command} {name}{under}" for name in absent
+        ]
     for variant_id in variants:
         _variant(page, store, variant_id, contract)
     return page.done(title, scope, generated)
@@ -137,7 +144,9 @@ def _variant(page: _Page, store: Store, variant_id: str, contract: str | None) -
     _missing(page, base, builds, timings, profiles)
 
 
-def _missing(page: _Page, s: Subject, builds: list[Any], timings: Mapping[Any, Any], profiles: Mapping[Any, Any]) -> None:
+def _missing(
+    page: _Page, s: Subject, builds: list[Any], timings: Mapping[Any, Any], profiles: Mapping[Any, Any]
+) -> None:
     """Words for what a variant has no evidence of, with the command that makes it."""
     options = "".join(f" --set {k}={v}" for k, v in s.bindings.items()) + (f" --target {s.target}" if s.target else "")
     name = f"{s.kernel} ({s.variant_id[:14]})"
@@ -145,9 +154,13 @@ def _missing(page: _Page, s: Subject, builds: list[Any], timings: Mapping[Any, A
     if not builds:
         page.missing["resources"].append(f"no build stored for {name}; run cake build FILE{options}")
     if not timings:
-        page.missing["timings"].append(f"no timing stored for {name}; run cake bench FILE{under}{options} on a machine with the GPU")
+        page.missing["timings"].append(
+            f"no timing stored for {name}; run cake bench FILE{under}{options} on a machine with the GPU"
+        )
     if not profiles:
-        page.missing["profiles"].append(f"no profile stored for {name}; run cake profile FILE{under}{options} on a machine with the GPU")
+        page.missing["profiles"].append(
+            f"no profile stored for {name}; run cake profile FILE{under}{options} on a machine with the GPU"
+        )
     if not [j for j in page.judgements if j.subject.variant_id == s.variant_id]:
         page.missing["judgements"].append(f"no check stored for {name}; run cake check FILE{under}{options}")
 
@@ -215,7 +228,9 @@ def _timing(page: _Page, subject: Subject, provenance: Provenance, s: Mapping[st
 
 def _contender(t: Mapping[str, Any]) -> Contender:
     versions = units.pairs(t["versions"]) if t.get("versions") else ""
-    return Contender(str(t["name"]), tuple(map(float, t["samples_us"])), float(t["median_us"]), int(t.get("batch", 0)), versions)
+    return Contender(
+        str(t["name"]), tuple(map(float, t["samples_us"])), float(t["median_us"]), int(t.get("batch", 0)), versions
+    )
 
 
 def _checks(cases: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
@@ -292,12 +307,14 @@ def committed(
     page.profiles = _committed_profiles(page, directory / "profiles", kernels, contract)
     _committed_builds(page, store)
     if not page.timings:
-        page.missing["timings"].append(f"no committed timing of {', '.join(kernels) or 'any kernel'}; `cake results` lists what there is")
+        page.missing["timings"].append(
+            f"no committed timing of {', '.join(kernels) or 'any kernel'}; `cake results` lists what there is"
+        )
     if not page.judgements:
         page.missing["judgements"].append("no committed check; corpus/results/checks.json has none of these kernels")
     if not page.profiles:
         page.missing["profiles"].append(
-            "no committed profile of these kernels; run cake profile FILE --contract C on a machine with the GPU and report on the workspace"
+            "no committed profile of these kernels; run cake profile FILE --contract C on a machine with the GPU"
         )
     names = f"kernel {', '.join(kernels)}" if kernels else "all kernels"
     scope = f"committed rows of corpus/results, {names}" + (f", contract {contract}" if contract else "")
@@ -309,7 +326,17 @@ def _wanted(row: Mapping[str, Any], kernels: Sequence[str], contract: str | None
 
 
 def _committed_subject(r: Mapping[str, Any]) -> Subject:
-    names = ("kernel", "contract", "contract_digest", "content_id", "variant_id", "target", "bindings", "compiler", "cubin_sha256")
+    names = (
+        "kernel",
+        "contract",
+        "contract_digest",
+        "content_id",
+        "variant_id",
+        "target",
+        "bindings",
+        "compiler",
+        "cubin_sha256",
+    )
     return Subject(**{k: r[k] for k in names if k in r})
 
 

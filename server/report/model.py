@@ -300,9 +300,7 @@ class Evidence:
             for s in (x.subject for x in part):
                 key = (s.kernel, s.variant_id or s.content_id)
                 old = found.get(key)
-                if old is None:
-                    found[key] = s
-                elif not old.cubin_sha256 and s.cubin_sha256:
+                if old is None or (s.cubin_sha256 and not old.cubin_sha256):
                     found[key] = s
         return list(found.values())
 

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from server import __version__
 from server.report import picture, plots, profiles, units
-from server.report.model import UNKNOWN_VERDICT, VERDICTS, Contender, Evidence, StoredProfile, Timing, rank
+from server.report.model import UNKNOWN_VERDICT, VERDICTS, Contender, Evidence, Timing, rank
 from server.report.svg import legal
 
 MOST_PICTURES = 12
@@ -46,11 +46,13 @@ class Origin:
 
 def evidence_page(e: Evidence) -> str:
     """The page of stored or committed evidence."""
+    drawn, left = _views(e)
     timings = sorted(e.timings, key=lambda t: (rank(t.verdict), t.label, t.mode))
     return _render(
-        "evidence.html.j2", title=e.title, script="", e=e, rows=e.rows(), yardsticks=e.rows(yardsticks=True), timings=timings,
-        roofline=plots.roofline(e.timings), spreads=_spreads(e), contenders=_contenders(e), conditions=[t for t in timings if t.conditions.known],
-        profiles=_views(e), origins=_origins(e),
+        "evidence.html.j2", title=e.title, script="", e=e, rows=e.rows(), yardsticks=e.rows(yardsticks=True),
+        timings=timings, roofline=plots.roofline(e.timings), spreads=_spreads(e), contenders=_contenders(e),
+        conditions=[t for t in timings if t.conditions.known],
+        profiles=drawn, undrawn=left, origins=_origins(e),
     )  # fmt: skip
 
 
@@ -94,8 +96,15 @@ def _contenders(e: Evidence) -> list[tuple[Timing, Contender]]:
     return [(t, c) for t in e.timings if t.candidate for c in (t.candidate, *(x.baseline for x in t.comparisons))]
 
 
-def _views(e: Evidence) -> list[tuple[StoredProfile, profiles.View]]:
-    return [(p, profiles.view(p.profile, p.source, compact=True)) for p in e.profiles[:MOST_PICTURES]]
+def _views(e: Evidence) -> tuple[list[profiles.View], list[str]]:
+    """The profiles that are drawn, and in words those that are not."""
+    found, left = [], [f"{p.subject.kernel}: not drawn, to keep the page small" for p in e.profiles[MOST_PICTURES:]]
+    for p in e.profiles[:MOST_PICTURES]:
+        try:
+            found.append(profiles.view(p.profile, p.source, compact=True))
+        except ValueError as exc:
+            left.append(f"{p.subject.kernel}: {exc}")
+    return found, left
 
 
 def _origins(e: Evidence) -> list[Origin]:
@@ -141,7 +150,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     env.filters |= {
-        "micros": units.micros, "ratio": units.ratio, "percent": units.percent, "size": units.size, "day": units.day, "number": units.number,
-        "svg": Markup,
+        "micros": units.micros, "ratio": units.ratio, "percent": units.percent, "size": units.size, "day": units.day,
+        "number": units.number, "svg": Markup,
     }  # fmt: skip
     return env

@@ -79,7 +79,9 @@ def lanes(timeline: Mapping[str, Any], ctas: Sequence[int], window: tuple[float,
     """The role instances of some CTAs within a window, spans narrower than `pixel_us` put together."""
     kinds = {int(m["id"]): str(m["kind"]) for m in timeline.get("marks", ())}
     found = []
-    for t in sorted(timeline["tracks"], key=lambda t: (ctas.index(t["cta"]) if t["cta"] in ctas else -1, t["role"], t["instance"])):
+    for t in sorted(
+        timeline["tracks"], key=lambda t: (ctas.index(t["cta"]) if t["cta"] in ctas else -1, t["role"], t["instance"])
+    ):
         if t["cta"] not in ctas:
             continue
         inside = [
@@ -143,10 +145,15 @@ def overview(timeline: Mapping[str, Any], *, budget: int = 1200, finest: float =
     while sum(len(lane.spans) for lane in drawn) > budget:
         pixel *= 1.5
         drawn = lanes(timeline, chosen, window, pixel)
-    what = "the first CTA to start, the last to end and the one of median length" if len(chosen) > 2 else f"{len(chosen)} CTA"
+    what = (
+        "the first CTA to start, the last to end and the one of median length"
+        if len(chosen) > 2
+        else f"{len(chosen)} CTA"
+    )
     everything = all(s.count == 1 for lane in drawn for s in lane.spans)
-    caption = f"The whole launch for {what if len(set(t['cta'] for t in tracks)) > len(chosen) else 'every recorded CTA'}." + (
-        "" if everything else f" Spans below {units.number(pixel, 2)} us are drawn together."
+    caption = (
+        f"The whole launch for {what if len({t['cta'] for t in tracks}) > len(chosen) else 'every recorded CTA'}."
+        + ("" if everything else f" Spans below {units.number(pixel, 2)} us are drawn together.")
     )
     return _picture(timeline, drawn, window, caption)
 
@@ -171,7 +178,8 @@ def detail(timeline: Mapping[str, Any], *, budget: int = 900) -> Picture | None:
         length *= 0.7
         window = (middle - length / 2, middle + length / 2)
         drawn = lanes(timeline, [cta], window, 0.0)
-    caption = f"CTA {cta} from {units.micros(window[0])} to {units.micros(window[1])} us, the middle of its life: every span as it was recorded."
+    when = f"from {units.micros(window[0])} to {units.micros(window[1])} us"
+    caption = f"CTA {cta} {when}, the middle of its life: every span as it was recorded."
     return _picture(timeline, drawn, window, caption)
 
 
@@ -210,7 +218,8 @@ def _picture(timeline: Mapping[str, Any], drawn: Sequence[Lane], window: tuple[f
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" class="timeline" aria-label="{_text(words)}" '
         f'data-start="{window[0]:.4f}" data-end="{window[1]:.4f}" data-left="{_LEFT}" data-right="{_WIDTH - _RIGHT}">'
         f"<g class='axis'>{axis}</g>{''.join(body)}"
-        f'<text class="f-ink" x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{y + 29}" text-anchor="middle">time since the first start (us)</text></svg>'
+        f'<text class="f-ink" x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{y + 29}" text-anchor="middle">'
+        "time since the first start (us)</text></svg>"
     )
     return Picture(svg, caption, len(drawn), len(timeline.get("tracks") or ()))
 
@@ -278,7 +287,9 @@ def role_bars(roles: Sequence[Mapping[str, Any]], *, whole_us: float) -> str:
         y, x = 8 + 30 * i, float(_LEFT)
         name = str(r["role"])
         shown = name if len(name) <= 19 else name[:18] + "…"
-        out.append(f'<text class="f-ink" x="{_LEFT - 6}" y="{y + 14}" text-anchor="end">{_text(shown)}<title>{_text(name)}</title></text>')
+        out.append(
+            f'<text class="f-ink" x="{_LEFT - 6}" y="{y + 14}" text-anchor="end">{_text(shown)}<title>{_text(name)}</title></text>'
+        )
         out.append(f'<rect class="frame" x="{_LEFT}" y="{y}" width="{whole_us * scale:.1f}" height="20"/>')
         for kind in KINDS:
             us = float(r["us"].get(kind, 0.0))
@@ -286,11 +297,19 @@ def role_bars(roles: Sequence[Mapping[str, Any]], *, whole_us: float) -> str:
                 continue
             width = us * scale
             words = f"{name}: {kind} {units.micros(us)} us, {units.percent(us / whole_us if whole_us else None)} of the kernel"
-            out.append(f'<rect class="k-{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="20"><title>{_text(words)}</title></rect>')
+            out.append(
+                f'<rect class="k-{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="20"><title>{_text(words)}</title></rect>'
+            )
             if width > 64:
-                out.append(f'<text class="inbar" x="{x + width / 2:.1f}" y="{y + 14}" text-anchor="middle">{kind} {units.percent(us / whole_us, 0)}</text>')
+                out.append(
+                    f'<text class="inbar" x="{x + width / 2:.1f}" y="{y + 14}" text-anchor="middle">'
+                    f"{kind} {units.percent(us / whole_us if whole_us else None, 0)}</text>"
+                )
             x += width
-        out.append(f'<text class="f-ink" x="{x + 6:.1f}" y="{y + 14}">{units.percent(r.get("covered"))} covered</text>')
+        out.append(
+            f'<text class="f-ink" x="{max(x, _LEFT + whole_us * scale) + 8:.1f}" y="{y + 14}">'
+            f"{units.percent(r.get('covered'))} covered</text>"
+        )
     base = 8 + 30 * len(roles)
     out.append(
         f'<line class="s-ink" x1="{_LEFT}" x2="{_LEFT + whole_us * scale:.1f}" y1="{base}" y2="{base}"/>'

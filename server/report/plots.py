@@ -19,7 +19,7 @@ from server.report.model import Contender, Timing
 if TYPE_CHECKING:
     from cake_ir.targets.table import Target
 
-_RC = {
+_RC: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "cake", "font.size": 9.0, "font.family": "sans-serif", "axes.linewidth": 0.8,
     "axes.edgecolor": "#777777", "axes.labelcolor": "#000000", "xtick.color": "#777777", "ytick.color": "#777777",
     "xtick.labelcolor": "#000000", "ytick.labelcolor": "#000000", "grid.color": "#dddddd", "grid.linewidth": 0.6,
@@ -61,13 +61,18 @@ def roofs(target: str, flop_units: Sequence[str]) -> Roofs | None:
     facts = entry.facts
     if not {"hbm_bytes_per_s", "sm_count", "clock_hz"} <= set(facts):
         return None
+
+    def value(name: str) -> float:
+        found = facts[name].value
+        return float(found) if isinstance(found, int | float) else 0.0
+
     found: dict[str, float] = {}
     for unit in flop_units:
         name, per = _ROOFS.get(unit, ("", 0))
         if name in facts:
-            found[unit] = facts[name].value * per * facts["sm_count"].value * facts["clock_hz"].value
-    source = f"{facts['hbm_bytes_per_s'].source}; clock {facts['clock_hz'].value / 1e9:g} GHz: {facts['clock_hz'].source}"
-    return Roofs(target, entry.product, facts["hbm_bytes_per_s"].value, found, source) if found else None
+            found[unit] = value(name) * per * value("sm_count") * value("clock_hz")
+    source = f"{facts['hbm_bytes_per_s'].source}; clock {value('clock_hz') / 1e9:g} GHz: {facts['clock_hz'].source}"
+    return Roofs(target, entry.product, value("hbm_bytes_per_s"), found, source) if found else None
 
 
 def _styled(draw: Any) -> Any:
@@ -108,7 +113,13 @@ def roofline(timings: Sequence[Timing]) -> Plot | None:
     for i, (unit, rate) in enumerate(sorted(limit.flops_per_s.items(), key=lambda kv: -kv[1])):
         ridge = rate / limit.bytes_per_s
         axes.plot([ridge, right], [rate, rate], color="#000000", lw=1.3, ls=("-", "--", ":", "-.")[i % 4])
-        axes.annotate(f"{unit} {units.scaled(rate, 'FLOP/s')}", (right, rate), xytext=(-4, 4), textcoords="offset points", ha="right")
+        axes.annotate(
+            f"{unit} {units.scaled(rate, 'FLOP/s')}",
+            (right, rate),
+            xytext=(-4, 4),
+            textcoords="offset points",
+            ha="right",
+        )
     low = left * limit.bytes_per_s
     axes.plot([left, peak / limit.bytes_per_s], [low, peak], color="#000000", lw=1.3)
     named: list[tuple[int, str]] = []
@@ -184,7 +195,17 @@ def spread(timings: Sequence[Timing], prefix: str, what: str) -> Plot | None:
         low, high = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
         colour = _COLOURS[i % len(_COLOURS)]
         axes.plot([low, high], [y, y], color="#777777", lw=7, alpha=0.28, solid_capstyle="butt")
-        axes.plot(off, [y] * len(off), _MARKERS[i % len(_MARKERS)], ms=3.4, mfc="none", mec=colour, mew=0.8, ls="none", gid=f"row{y}")
+        axes.plot(
+            off,
+            [y] * len(off),
+            _MARKERS[i % len(_MARKERS)],
+            ms=3.4,
+            mfc="none",
+            mec=colour,
+            mew=0.8,
+            ls="none",
+            gid=f"row{y}",
+        )
         axes.plot([0, 0], [y - 0.36, y + 0.36], color="#000000", lw=1.1)
         titles[f"row{y}"] = (
             f"{c.name}: median {units.micros(c.median_us)} us, MAD {units.micros(c.mad_us)} us, from {units.micros(min(c.samples_us))} to "
@@ -209,10 +230,12 @@ def spread(timings: Sequence[Timing], prefix: str, what: str) -> Plot | None:
     axes.grid(True, axis="x")
     names = {c.name for _, c, _ in rows}
     caption = (
-        f"{sum(len(c.samples_us) for _, c, _ in rows)} raw samples of {len(names)} contenders; the band holds the middle half of the samples, the "
-        "bar is the median (named at the right). Linear within 1 %, logarithmic beyond."
+        f"{sum(len(c.samples_us) for _, c, _ in rows)} raw samples of {len(names)} contenders; the band holds the middle half of "
+        "the samples, the bar is the median (named at the right). Linear within 1 %, logarithmic beyond."
     )
-    return Plot(_write(figure, prefix, f"{what}: samples around their medians, {len(rows)} contenders", titles), caption)
+    return Plot(
+        _write(figure, prefix, f"{what}: samples around their medians, {len(rows)} contenders", titles), caption
+    )
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:

@@ -62,6 +62,8 @@ class View:
     device: str
     sentence: str
     bound: str
+    why: str
+    notes: tuple[str, ...]
     time_us: float | None
     kernel_us: float | None
     overhead: float | None
@@ -85,7 +87,14 @@ class View:
 
 
 def view(profile: Mapping[str, Any], source: str, *, compact: bool = False) -> View:
-    """The view of a profile. compact: a small picture, for a page with many."""
+    """The view of a profile. compact: a small picture, for a page with many. Raises ValueError when it is malformed."""
+    try:
+        return _view(profile, source, compact)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as exc:
+        raise ValueError(f"the profile is not of the form of docs/measuring.md ({type(exc).__name__}: {exc})") from exc
+
+
+def _view(profile: Mapping[str, Any], source: str, compact: bool) -> View:
     timeline = profile.get("timeline") if isinstance(profile.get("timeline"), Mapping) else {}
     assert isinstance(timeline, Mapping)
     recorded = bool(timeline.get("tracks"))
@@ -99,9 +108,11 @@ def view(profile: Mapping[str, Any], source: str, *, compact: bool = False) -> V
     roles = tuple(_role(r) for r in timeline.get("roles", ()))
     return View(
         kernel=str(profile.get("kernel") or timeline.get("kernel") or "kernel"), contract=str(profile.get("contract", "")),
-        shape=units.pairs(shape.get("shape") or {}), device=str(device.get("name", "")) if isinstance(device, Mapping) else str(device or ""),
+        shape=units.pairs(shape.get("shape") or {}), device=str(device.get("name", "") if isinstance(device, Mapping) else device or ""),
         sentence=str(findings.get("sentence") or (said if isinstance(said, str) else "")),
-        bound=str(findings.get("bound") or ""), time_us=_float((shape.get("candidate") or {}).get("median_us")),
+        bound=str(findings.get("bound") or ""), why=str(findings.get("why") or ""),
+        notes=tuple(str(n) for part in (timeline, findings) for n in part.get("notes") or ()),
+        time_us=_float((shape.get("candidate") or {}).get("median_us")),
         kernel_us=kernel_us, overhead=_float(timeline.get("overhead")), plain_us=_float(timeline.get("plain_us")),
         instrumented_us=_float(timeline.get("instrumented_us")), grid=timeline.get("grid"), recorded_ctas=timeline.get("recorded_ctas"),
         limiters=tuple(_limiter(x) for x in (findings.get("limiters") or ())[:3]), roles=roles,
@@ -176,7 +187,10 @@ def stalls_by_line(by_line: Any) -> dict[int, tuple[int, str]]:
                 counts[str(reason)] = counts.get(str(reason), 0) + int(n)
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
-    words = {n: ", ".join(f"{k} {v}" for k, v in sorted(c.items(), key=lambda kv: (-kv[1], kv[0]))[:3]) for n, c in why.items()}
+    words = {
+        n: ", ".join(f"{k} {v}" for k, v in sorted(c.items(), key=lambda kv: (-kv[1], kv[0]))[:3])
+        for n, c in why.items()
+    }
     return {n: (samples, words[n]) for n, samples in total.items()}
 
 
