@@ -462,3 +462,12 @@ def _around(
         for block in blocks(s):
             found |= _around(block, (*variables, *mine), (*conditions, *control(s)))
     return found
+
+
+def needs_data(bound: BoundKernel, tensor: str) -> bool:
+    """Whether loaded integers or gathered rows decide where a tensor is written."""
+    target = next((t for t in bound.tensors if t.name == tensor), None)
+    if target is None:
+        return False
+    search = _Search(bound, target, (), {})
+    return not search.known or bool(search.facts.row_loads)

@@ -6,6 +6,7 @@ difference between them. Outputs start from two poison patterns; inputs must com
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from corpus import compare as cmp
 from corpus import distributions as dist
 from corpus.arrays import Math, bits
 from corpus.contract import Case, Contract, Expected, Shape
+from corpus.edges import DISTRIBUTIONS as EDGE_DISTRIBUTIONS
+from corpus.edges import gate_shapes
 from corpus.signature import match, refused, scalar_values, solve_dims
 
 Interpret = Callable[..., dict[str, np.ndarray]]
@@ -37,7 +40,10 @@ class _Model(BaseModel):
 class CaseResult(_Model):
     """One shape and distribution. `excess` is the worst error over tolerance (1 is the limit).
 
-    `where` says in words which indices are wrong; `diagnostic` is the located fault that ended the run, if one did.
+    `where` says in words which indices are wrong; `diagnostic` is the located fault that ended the run, or the op that
+    wrote the wrong element. `at`: that element, {"tensor", "index"} (and "sms" where the launch was made for fewer
+    multiprocessors); `owner`: who wrote it (`analyses.owners`). `inputs`: SHA-256 per input. `secret`: where the case was
+    not drawn from the result's own. `edge`: the shape comes from the kernel's tiles, not from the contract.
     """
 
     shape: dict[str, int]
@@ -51,8 +57,13 @@ class CaseResult(_Model):
     excess: float | str = 0.0
     where: str = ""
     worst: dict[str, Any] | None = None
+    at: dict[str, Any] | None = None
+    owner: dict[str, Any] | None = None
     diagnostic: Diagnostic | None = None
     facts: dict[str, Any] = Field(default_factory=dict)
+    inputs: dict[str, str] = Field(default_factory=dict)
+    secret: str | None = None
+    edge: bool = False
     schedules: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -93,8 +104,9 @@ def check_cpu(
 ) -> CheckResult:
     """Interpret the kernel on every shape and distribution and compare with the contract.
 
-    shapes: a shape set of the contract or explicit shapes. interpret: `analyses.interpret`. The first distribution of a
-    shape runs under all `schedules`, the others under the greedy one. stop_after: give up after so many failures.
+    shapes: a shape set of the contract or explicit shapes; with the boundary set go the edge shapes of the kernel's own
+    tiles (`corpus.edges`), on one distribution. interpret: `analyses.interpret`. The first distribution of a
+    shape runs under all `schedules`, the others, and edge shapes, under the greedy one. stop_after: give up after so many failures.
     budget_s: cases that would start later, or by themselves take longer, are reported as skipped.
     Returns a result for every outcome but a broken
     judge, which raises CakeError `contract/judge-broken`.
@@ -122,6 +134,8 @@ def check_cpu(
     if progress and whole_s > WORTH_SAYING_S:
         limit = "" if budget_s is None else f"; cases that would start after {duration(budget_s)} are skipped"
         progress(0, len(wanted) * len(names), f"about {duration(whole_s)} of interpretation{limit}")
+    edges = gate_shapes(bound, contract, wanted)
+    total = len(wanted) * len(names) + len(edges)
     for i, shape in enumerate(wanted):
         for j, name in enumerate(names):
             if budget_s is not None and expected_s[i] * first_runs > budget_s:
@@ -129,7 +143,7 @@ def check_cpu(
                 cases.append(_skip(shape, name, fit.dtypes, why, "too-large"))
                 continue
             if progress:
-                progress(i * len(names) + j, len(wanted) * len(names), f"{shape_text(shape)} {name}")
+                progress(i * len(names) + j, total, f"{shape_text(shape)} {name}")
             if failures >= stop_after or (budget_s is not None and time.monotonic() - start > budget_s):
                 late = f"{duration(budget_s or 0)} were used up; about {duration(whole_s)} are needed"
                 why = "after earlier failures" if failures >= stop_after else late
@@ -138,6 +152,20 @@ def check_cpu(
             case = Case(dict(shape), name, seed, secret, fit.dtypes)
             cases.append(_run(bound, contract, case, interpret, plan if j == 0 else plan[:1]))
             failures += cases[-1].verdict in ("failed", "error")
+    name = next((n for n in EDGE_DISTRIBUTIONS if n in contract.distributions), names[0])
+    for i, shape in enumerate(edges):
+        if progress:
+            progress(total - len(edges) + i, total, f"{shape_text(shape)} {name}")
+        if failures >= stop_after or (budget_s is not None and time.monotonic() - start > budget_s):
+            cases.append(
+                _skip(shape, name, fit.dtypes, "after earlier failures, or out of time").model_copy(
+                    update={"edge": True}
+                )
+            )
+            continue
+        done = _run(bound, contract, Case(dict(shape), name, seed, secret, fit.dtypes), interpret, plan[:1])
+        cases.append(done.model_copy(update={"edge": True}))
+        failures += done.verdict in ("failed", "error")
     seconds = time.monotonic() - start
     faults = {(d.rule, str(d.span)): d for c in cases if (d := c.diagnostic) is not None}
     return CheckResult(
@@ -202,8 +230,9 @@ def named_shapes(contract: Contract, shapes: str | Sequence[Shape]) -> tuple[Sha
         if set(shape) != set(contract.dims):
             _bad_shape(f"a shape of {contract.name} gives exactly {', '.join(contract.dims)}; got {shape_text(shape)}")
         for name, value in shape.items():
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-                _bad_shape(f"{name} = {value!r} is not an extent (0 .. 2^31 - 1)")
+            low = contract.least.get(name, 0)
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**31:
+                _bad_shape(f"{name} = {value!r} is not an extent ({low} .. 2^31 - 1)")
     return tuple(dict(s) for s in shapes)
 
 
@@ -243,7 +272,7 @@ def _run(
         return CaseResult(**common, verdict="skipped", cause="refused", message=f"the kernel refuses this shape: {why}")
     inputs = contract.inputs(case)
     m = Math()
-    expected = cmp.run_oracle(m, contract, inputs) if contract.judge is None else None
+    expected = None if contract.judge or contract.empty(case.shape) else cmp.run_oracle(m, contract, inputs)
     runs: list[dict[str, np.ndarray]] = []
     verdict: cmp.Verdict | None = None
     ran: list[str] = []
@@ -266,16 +295,33 @@ def _run(
         if i == 1:
             verdict = cmp.unwritten((runs[0], runs[1])) or verdict
         if verdict.ok and i > 0:
-            difference = cmp.same_bits(runs[0], outputs)
-            if difference:
-                verdict = cmp.Verdict(False, f"schedule {schedule} gives another result: {difference}", "schedule")
+            other = cmp.difference(runs[0], outputs)
+            if other:
+                verdict = cmp.Verdict(
+                    False, f"schedule {schedule} gives another result: {other[0]}", "schedule", at=other[1]
+                )
         # the first poisoned run alone cannot tell unwritten from wrong, so the second follows in any case
         if not verdict.ok and i > 0:
             if schedule != schedules[0]:
                 verdict = replace(verdict, message=f"under schedule {schedule}: {verdict.message}")
             break
     assert verdict is not None
-    return from_verdict(verdict, common, tuple(dict.fromkeys(ran)), time.monotonic() - start)
+    verdict = replace(verdict, inputs=hashes(inputs))
+    done = from_verdict(verdict, common, tuple(dict.fromkeys(ran)), time.monotonic() - start)
+    if done.verdict != "failed":
+        return done
+    from corpus.blame import blame
+
+    return blame(bound, contract, done, INTERPRETED_SMS, inputs)
+
+
+INTERPRETED_SMS = 4
+"""What `analyses.interpret` takes for `device.sms`."""
+
+
+def hashes(inputs: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """SHA-256 of the bytes of each input."""
+    return {n: hashlib.sha256(bits(a).reshape(-1).view(np.uint8).data).hexdigest() for n, a in inputs.items()}
 
 
 def from_verdict(v: cmp.Verdict, common: dict[str, Any], schedules: tuple[str, ...], seconds: float) -> CaseResult:
@@ -284,8 +330,9 @@ def from_verdict(v: cmp.Verdict, common: dict[str, Any], schedules: tuple[str, .
     excess = plain["worst"]["excess"] if plain["worst"] else 0.0
     return CaseResult(
         **common, verdict="passed" if v.ok else "failed", cause=v.cause, message=v.message, bad=v.bad, total=v.total,
-        excess=excess, where=v.where, worst=plain["worst"], facts=plain["facts"] or {}, schedules=schedules,
-        seconds=round(seconds, 4),
+        excess=excess, where=v.where, worst=plain["worst"], facts=plain["facts"] or {}, inputs=dict(v.inputs or {}),
+        at=None if v.ok or v.at is None else {"tensor": v.at[0], "index": list(v.at[1])},
+        schedules=schedules or v.launches, seconds=round(seconds, 4),
     )  # fmt: skip
 
 
@@ -357,7 +404,9 @@ def broken(contract: Contract, what: str) -> NoReturn:
     """Raise CakeError `contract/judge-broken`."""
     raise CakeError(
         error(
-            "contract/judge-broken", "numeric", f"the judge of contract {contract.name} is broken: {what}",
+            "contract/judge-broken",
+            "numeric",
+            f"the judge of contract {contract.name} is broken: {what}",
             contract="A judge rejects a launch that writes nothing and a result with one wrong tile.",
         )
     )

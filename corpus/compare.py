@@ -38,12 +38,18 @@ class Worst:
         )
 
 
+At = tuple[str, tuple[int, ...]]
+"""One element: tensor and index."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The comparison of all outputs of one run. `bad` elements of `total` are out of tolerance or not written.
 
     `cause` is a stable word: ok, mismatch, nonfinite, rms, unwritten, label, shape, schedule, input-changed,
-    out-of-bounds, repeat. `facts` carries numbers of interest, `where` the pattern of the bad elements in words.
+    out-of-bounds, repeat. `facts` carries numbers of interest, `where` the pattern of the bad elements in words, `at`
+    (tensor, index) the element to blame: the worst, the first unwritten, or the first that differs between runs.
+    `inputs`: SHA-256 of each input's bytes, `launches`: how each run differed from the first, as far as known.
     """
 
     ok: bool
@@ -52,8 +58,11 @@ class Verdict:
     bad: int = 0
     total: int = 0
     worst: Worst | None = None
-    facts: Mapping[str, float] | None = None
+    facts: Mapping[str, Any] | None = None
     where: str = ""
+    at: At | None = None
+    inputs: Mapping[str, str] | None = None
+    launches: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; non-finite numbers become strings."""
@@ -87,6 +96,8 @@ def judge(
         have = tuple(outputs[t.name].shape) if t.name in outputs else None
         if have != want:
             return Verdict(False, f"{t.name} has shape {have}, the contract says {want}", "shape")
+    if contract.empty(case.shape):
+        return Verdict(True, "the outputs have no elements", total=0)
     if contract.judge is not None:
         return contract.judge(m, dict(inputs), dict(outputs), contract.scalar_values())
     if expected is None:
@@ -165,8 +176,11 @@ def compare(m: Math, name: str, expected: Expected, got: Array, dtype: str, cap:
     if bad:
         cause = "nonfinite" if not math.isfinite(worst.got) and math.isfinite(worst.expected) else "mismatch"
         where = pattern(m.cpu(bad_mask))
+        with m.quiet():
+            moved = misplaced(m.cpu(m.rounded(exp, dtype)), m.cpu(got64)) if total <= MOVED_ELEMENTS else ""
+        where += f"; {moved}" if moved else ""
         text = f"{bad} of {total} elements are wrong ({where}); worst {worst.text()}"
-        return Verdict(False, text, cause, bad, total, worst, where=where)
+        return Verdict(False, text, cause, bad, total, worst, where=where, at=(name, worst.index))
     with m.quiet():
         rms = math.sqrt(_mean_square(m, m.where(special, 0.0, error)))
         ideal = m.rounded(finite_exp, dtype) - finite_exp
@@ -175,7 +189,7 @@ def compare(m: Math, name: str, expected: Expected, got: Array, dtype: str, cap:
     facts = {"rms_error": rms, "rms_bound": bound}
     if rms > bound:
         text = f"{name}: every element is in tolerance but the rms error {rms:.3g} exceeds {bound:.3g}"
-        return Verdict(False, text, "rms", 0, total, worst, facts)
+        return Verdict(False, text, "rms", 0, total, worst, facts, at=(name, worst.index))
     return Verdict(True, f"all {total} elements match; worst {worst.text()}", "ok", 0, total, worst, facts)
 
 
@@ -214,7 +228,7 @@ def _compare_exact(m: Math, name: str, exp: Array, got: Array, total: int) -> Ve
     worst = Worst(name, index, want, have, abs(have - want), 0.0, math.inf, abs(have - want))
     where = pattern(m.cpu(differs))
     text = f"{bad} of {total} elements differ ({where}); first {worst.text()}"
-    return Verdict(False, text, "mismatch", bad, total, worst, where=where)
+    return Verdict(False, text, "mismatch", bad, total, worst, where=where, at=(name, index))
 
 
 def unwritten(runs: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]) -> Verdict | None:
@@ -229,7 +243,7 @@ def unwritten(runs: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]) -
             first = tuple(int(i) for i in np.argwhere(held)[0])
             where = pattern(held)
             text = f"{count} of {held.size} elements of {name} were never written ({where}); first at {list(first)}"
-            return Verdict(False, text, "unwritten", count, held.size, where=where)
+            return Verdict(False, text, "unwritten", count, held.size, where=where, at=(name, first))
     return None
 
 
@@ -265,15 +279,46 @@ def _indices(hit: np.ndarray, size: int) -> str:
     return f"{', '.join(runs)}{', ...' if len(starts) > 3 else ''} of {size}"
 
 
-def same_bits(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> str | None:
-    """None when all arrays are bitwise equal, else a sentence naming the first difference."""
+def difference(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> tuple[str, At] | None:
+    """None when all arrays are bitwise equal, else a sentence naming the first element that differs, and that element."""
     for name in a:
         differs = bits(a[name]) != bits(b[name])
         if differs.any():
             first = tuple(int(i) for i in np.argwhere(differs)[0])
             x, y = a[name][first], b[name][first]
-            return f"{name}{list(first)} is {x} in one run and {y} in another ({int(differs.sum())} elements differ)"
+            text = f"{name}{list(first)} is {x} in one run and {y} in another ({int(differs.sum())} elements differ)"
+            return text, (name, first)
     return None
+
+
+MOVED_ELEMENTS = 1 << 22
+"""Outputs up to this size are searched for rows and columns in a wrong place."""
+
+
+def misplaced(exp: np.ndarray, got: np.ndarray) -> str:
+    """Where whole rows or columns are right but in a wrong place, which: `rows hold others: 0 <- 8, 1 <- 9 (row xor 8)`.
+
+    Needs distinct rows (columns), as one-hot and permuted operands give; at least half of the wrong ones must be found.
+    """
+    if exp.ndim < 2 or exp.shape != got.shape:
+        return ""
+    a, b = (np.ascontiguousarray(x).reshape(-1, x.shape[-1]) + 0.0 for x in (exp, got))
+    for what, x, y in (("row", a, b), ("column", a.T, b.T)):
+        home: dict[bytes, int] = {}
+        for i, line in enumerate(x):
+            home.setdefault(np.ascontiguousarray(line).tobytes(), i)
+        wrong = [i for i in range(len(x)) if not np.array_equal(x[i], y[i])]
+        moved = {i: j for i in wrong if (j := home.get(np.ascontiguousarray(y[i]).tobytes())) is not None and j != i}
+        if len(x) != len(home) or len(moved) < 2 or 2 * len(moved) < len(wrong):
+            continue
+        law = next(
+            (f" ({what} {w} {k})" for w, found in (("xor", {i ^ j for i, j in moved.items()}),
+                                                    ("+", {(j - i) % len(x) for i, j in moved.items()}))
+             if len(found) == 1 for k in found), "",
+        )  # fmt: skip
+        shown = ", ".join(f"{i} <- {j}" for i, j in list(moved.items())[:3])
+        return f"{what}s hold others: {shown}{', ...' if len(moved) > 3 else ''}{law}"
+    return ""
 
 
 def cast_output(values: np.ndarray, dtype: str) -> np.ndarray:

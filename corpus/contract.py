@@ -39,6 +39,8 @@ from corpus import distributions as dist
 from corpus.arrays import Array, Math, element
 
 Direction = Literal["in", "out", "inout"]
+Special = Literal["propagates", "ignored", "undefined"]
+SPECIALS = ("nan", "inf", "-inf")
 Extent = str | int
 Shape = dict[str, int]
 ShapeSet = Literal["tuning", "heldout", "boundary"]
@@ -119,6 +121,10 @@ class Gen:
         dtype = self.contract.dtype(spec, self.case.dtypes)
         return dist.draw(distribution or self.distribution, shape, dtype, self.rng(tensor), self.contract.limit)
 
+    def segments(self, label: str, count: int, total: int) -> np.ndarray:
+        """Offsets of `count` consecutive segments of `total` elements, as the case's distribution has them."""
+        return dist.segments(self.distribution, count, total, self.rng(label))
+
 
 Oracle = Callable[[Math, dict[str, Array], dict[str, float]], Mapping[str, Expected]]
 Generate = Callable[[Gen], dict[str, np.ndarray]]
@@ -142,6 +148,12 @@ class Contract:
     or `f32` for the CUDA cores. `limit` bounds the magnitude of inputs (the contract's domain). A contract whose
     outputs are compared elementwise has an `oracle`; one with a `judge` gives a `solution` (one right result), on
     which the judge itself is tested.
+
+    `nonfinite` says what NaN, inf and -inf in the inputs mean: `propagates` (the result is what IEEE arithmetic makes
+    of the formula: the oracle's NaN and infinities are required where it has them, and nowhere else), `ignored` (such
+    an entry counts as absent; the oracle says how), `undefined` (the default: outside the domain, never drawn).
+    `least` bounds extents from below (default 0: an empty dimension is legal; then outputs without elements need
+    nothing, and other outputs what the oracle says of an empty reduction).
     """
 
     name: str
@@ -161,6 +173,8 @@ class Contract:
     flop_unit: str = "bf16"
     distributions: tuple[str, ...] = dist.BATTERY
     limit: float | None = None
+    nonfinite: Mapping[str, Special] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
     cap: float = DEFAULT_CAP
     baselines: tuple[str, ...] = ()
     bench_distribution: str = "normal"
@@ -194,6 +208,18 @@ class Contract:
             for shape in self.shapes.get(name, ()):
                 if set(shape) != set(self.dims):
                     yield f"shape {shape} in {name!r} must give exactly the dimensions {', '.join(self.dims)}"
+        for value, how in self.nonfinite.items():
+            if value not in SPECIALS or how not in ("propagates", "ignored", "undefined"):
+                yield f"nonfinite: {value!r}: {how!r} is not one of nan, inf, -inf: propagates, ignored, undefined"
+        for name, values in dist.NONFINITE.items():
+            drawn = [v for v in values if self.special(v) == "propagates"]
+            if drawn and name not in self.distributions:
+                yield f"{', '.join(drawn)} propagates, so the distributions must include {name!r}"
+            if name in self.distributions and any(self.special(v) == "undefined" for v in values):
+                yield f"the distribution {name!r} draws values that are undefined here"
+        for name in self.least:
+            if name not in self.dims:
+                yield f"least: {name!r} is no dimension"
         if self.oracle is None and (self.judge is None or self.solution is None):
             yield "there must be an oracle, or a judge with a solution"
 
@@ -206,6 +232,10 @@ class Contract:
                 return t
         raise KeyError(f"contract {self.name} has no tensor {name!r}")
 
+    def special(self, value: str) -> Special:
+        """What `nan`, `inf` or `-inf` in an input means."""
+        return self.nonfinite.get(value, "undefined")
+
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """Tensors the kernel writes."""
@@ -214,6 +244,10 @@ class Contract:
     def extents(self, spec: TensorSpec, shape: Shape) -> tuple[int, ...]:
         """Concrete extents of a tensor."""
         return tuple(shape[e] if isinstance(e, str) else e for e in spec.extents)
+
+    def empty(self, shape: Shape) -> bool:
+        """Whether no output has an element: then there is nothing to compute, and nothing may be written."""
+        return not any(math.prod(self.extents(t, shape)) for t in self.outputs)
 
     def dtype_choices(self) -> tuple[dict[str, str], ...]:
         """Every assignment of the dtype parameters; one empty dict when there are none."""
@@ -244,7 +278,13 @@ class Contract:
 
     def inputs(self, case: Case) -> dict[str, np.ndarray]:
         """Fresh input arrays of a case (also the initial value of inout tensors)."""
-        return self.generate(Gen(self, case))
+        made = self.generate(Gen(self, case))
+        for name, a in made.items():
+            for value in () if a.dtype.kind in "iub" else _specials(a):
+                if self.special(value) == "undefined":
+                    text = f"generate gives {value} in {name} ({case.distribution}), which is declared undefined"
+                    raise bad_oracle(self.name, text, self.origin)
+        return made
 
     def outputs_poisoned(self, case: Case, run: int) -> dict[str, np.ndarray]:
         """Arrays for the pure outputs, filled with poison pattern `run`."""
@@ -262,6 +302,8 @@ class Contract:
         h = hashlib.sha256()
         plain = (self.name, self.tensors, self.scalars, sorted(self.dtypes.items()), sorted(self.shapes.items()),
                  self.precision, self.distributions, self.limit, self.cap)  # fmt: skip
+        if self.nonfinite or self.least:
+            plain = (*plain, sorted(self.nonfinite.items()), sorted(self.least.items()))
         h.update(repr(plain).encode())
         for f in (self.generate, self.oracle, self.judge, self.solution):
             if f is not None:
@@ -287,6 +329,7 @@ class Contract:
             "dtypes": {k: list(v) for k, v in self.dtypes.items()},
             "shapes": {k: [dict(s) for s in v] for k, v in self.shapes.items()},
             "distributions": list(self.distributions), "baselines": list(self.baselines),
+            "nonfinite": {v: self.special(v) for v in SPECIALS}, "least": dict(self.least),
         }  # fmt: skip
 
     def page(self) -> str:
@@ -308,8 +351,21 @@ class Contract:
         lines += ["", "## Inputs", "", "Distributions: " + ", ".join(self.distributions) + "."]
         if self.limit is not None:
             lines.append(f"Magnitudes are at most {self.limit:g}.")
+        lines.append("In inputs: " + ", ".join(f"{v} {self.special(v)}" for v in SPECIALS) + ".")
+        lines += [f"{d} is at least {n}." for d, n in self.least.items()]
         lines += ["", "Baselines: " + (", ".join(self.baselines) or "none") + "."]
         return "\n".join(lines) + "\n"
+
+
+def _specials(a: np.ndarray) -> set[str]:
+    """Which of nan, inf and -inf an array of floats holds."""
+    found: set[str] = set()
+    flat = a.reshape(-1)
+    for i in range(0, flat.size, 1 << 20):
+        part = flat[i : i + (1 << 20)].astype(np.float64 if a.dtype.itemsize == 8 else np.float32)
+        if not np.isfinite(part).all():
+            found |= {v for v, f in zip(SPECIALS, (np.isnan, np.isposinf, np.isneginf), strict=True) if f(part).any()}
+    return found
 
 
 # ---- loading -------------------------------------------------------------------------------------------------------

@@ -127,6 +127,38 @@ def _one_hot(shape: tuple[int, ...], g: np.random.Generator, limit: float) -> np
     return a.reshape(shape)
 
 
+def _sprinkled(*values: float) -> Draw:
+    """Normal values with one special one in every eighth row or so, at least one in all."""
+
+    def draw(shape: tuple[int, ...], g: np.random.Generator, limit: float) -> np.ndarray:
+        a = _normal(shape, g, limit)
+        rows, features = _rows(shape)
+        if a.size:
+            chosen = np.unique(np.append(np.flatnonzero(g.random(rows) < 0.125), g.integers(rows)))
+            a.reshape(rows, features)[chosen, g.integers(features, size=len(chosen))] = g.choice(values, len(chosen))
+        return a
+
+    return draw
+
+
+def segments(name: str, count: int, total: int, g: np.random.Generator) -> np.ndarray:
+    """Offsets (i32, count + 1, from 0 to `total`) of consecutive segments: `empty_segments` leaves every other one empty,
+    the first and last too, `one_segment` gives everything to one; any other distribution cuts at random places."""
+    share = np.ones(count)
+    if name == "empty_segments":
+        share[::2] = 0.0
+        share[-1:] = 0.0
+        share = share if share.any() else np.ones(count)
+    elif name == "one_segment":
+        share = np.zeros(count)
+        share[g.integers(count) if count else 0 :][:1] = 1.0
+    sizes = g.multinomial(total, share / share.sum()) if count else np.zeros(0, int)
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+
+
+NONFINITE = {"nan_some": ("nan",), "inf_some": ("inf", "-inf")}
+"""Distributions with special values, and which they hold."""
+
 DRAWS: dict[str, Draw] = {
     "normal": _normal,
     "uniform": _uniform,
@@ -143,6 +175,8 @@ DRAWS: dict[str, Draw] = {
     "duplicates": _duplicates,
     "permuted": _permuted,
     "one_hot": _one_hot,
+    "nan_some": _sprinkled(math.nan),
+    "inf_some": _sprinkled(math.inf, -math.inf),
 }
 
 BATTERY: tuple[str, ...] = (
@@ -153,7 +187,7 @@ BATTERY: tuple[str, ...] = (
 
 PARTNER = {
     "near_max": "tiny", "subnormal": "ones", "zeros": "normal", "one_hot": "small_int", "permuted": "small_int",
-    "outlier": "normal", "tiny": "near_max",
+    "outlier": "normal", "tiny": "near_max", "nan_some": "normal", "inf_some": "normal",
 }  # fmt: skip
 """What the second and later operands get, so that the first one's distribution shows in the result."""
 

@@ -7,6 +7,7 @@ torch where it is installed, and how to bind a launch plan. Every failure of the
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,15 @@ from corpus.arrays import ELEMENTS, POISON_BYTES, Math, TorchMath, element, nump
 GUARD = 64 * 1024
 """Guard bytes before and behind each buffer: a tile that runs over lands in them even when a whole row is off."""
 
+BASE_ALIGNMENT = 16
+"""Bytes to which a kernel may assume tensor base pointers to be aligned, and no more (the widest access is 16 bytes)."""
+
+LOAD_BYTES = 64 << 20
+LOAD_COPIES = 32
+LOAD_S = 0.5
+"""The load of the second stream: copies of a buffer that no cache holds, enqueued in bunches of about a millisecond,
+at most this long."""
+
 Run = Callable[[int], None]
 """Enqueue on a stream."""
 
@@ -26,12 +36,14 @@ Run = Callable[[int], None]
 @dataclass
 class Env:
     """device: allocation, fills, copies, synchronisation. torch: the module or None. prepare: (cubin, plan as JSON,
-    pointers) -> launch function. stream: where kernels are launched."""
+    pointers) -> launch function. stream: where kernels are launched. under_load: launches while another stream keeps
+    the memory busy; None where there is no second stream."""
 
     device: Any
     torch: Any
     prepare: Callable[[bytes, Mapping[str, Any], Mapping[str, int]], Run]
     stream: int = 0
+    under_load: Callable[[Run, int], None] | None = None
 
     def sync(self) -> None:
         """Wait for everything on the device; raises CakeError for any fault since the last call."""
@@ -65,7 +77,56 @@ def open_env(index: int, use_torch: bool = True) -> Env:
     def prepare(cubin: bytes, plan: Mapping[str, Any], pointers: Mapping[str, int]) -> Run:
         return host.prepare(device, cubin, LaunchPlan.from_json(dict(plan)), pointers)
 
-    return Env(device, usable, prepare, stream)
+    return Env(device, usable, prepare, stream, Load(device).run)
+
+
+class Load:
+    """Copies on a second stream while a kernel runs: its CTAs are placed and its memory is served in another order."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self._stream: int | None = None
+        self._buffers: list[Any] = []
+
+    def run(self, launch: Run, stream: int) -> None:
+        """Launch on `stream` between copies; more of them as long as it runs. Without memory for them: `launch` alone."""
+        if not self._open():
+            launch(stream)
+            return
+        bunch, mark = self._bunch(), None
+        try:
+            launch(stream)
+            mark = self.device.event()
+            mark.record(stream)
+            until = time.monotonic() + LOAD_S
+            while not mark.done() and time.monotonic() < until:
+                if bunch.done():
+                    bunch.close()
+                    bunch = self._bunch()
+        finally:
+            bunch.close()
+            if mark is not None:
+                mark.close()
+
+    def _open(self) -> bool:
+        if self._stream is None:
+            try:
+                self._buffers = [self.device.alloc(LOAD_BYTES, guard=0) for _ in range(2)]
+            except CakeError as exc:
+                if exc.diagnostic.rule != "lowering/out-of-memory":
+                    raise
+                return False
+            self._stream = self.device.new_stream()
+        return True
+
+    def _bunch(self) -> Any:
+        assert self._stream is not None
+        to, source = (b.pointer for b in self._buffers)
+        for _ in range(LOAD_COPIES):
+            self.device.copy_device(to, source, LOAD_BYTES, self._stream)
+        done = self.device.event()
+        done.record(self._stream)
+        return done
 
 
 class _Interface:
@@ -95,16 +156,17 @@ class Buffers:
         self.math: Math = TorchMath(env.torch) if env.torch is not None else Math()
         self.all: dict[str, Tensor] = {}
 
-    def add(self, name: str, dtype: str, extents: tuple[int, ...]) -> None:
-        """Allocate a tensor between guards; raises CakeError `lowering/out-of-memory`."""
+    def add(self, name: str, dtype: str, extents: tuple[int, ...], offset: int = 0) -> None:
+        """Allocate a tensor between guards, `offset` bytes beyond a 256-byte boundary; raises CakeError
+        `lowering/out-of-memory`."""
         nbytes = math.prod(extents) * element(dtype).bytes
         try:
-            memory = self.env.device.alloc(nbytes, guard=GUARD)
+            memory = self.env.device.alloc(nbytes, guard=GUARD, offset=offset)
         except CakeError as exc:
             if self.env.torch is None or exc.diagnostic.rule != "lowering/out-of-memory":
                 raise
             self.env.torch.cuda.empty_cache()  # what torch keeps for itself may be all that is missing
-            memory = self.env.device.alloc(nbytes, guard=GUARD)
+            memory = self.env.device.alloc(nbytes, guard=GUARD, offset=offset)
         self.all[name] = Tensor(name, dtype, extents, memory)
 
     def close(self) -> None:

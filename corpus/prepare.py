@@ -57,7 +57,7 @@ def prepare(
         raise jobs.bad("job/bad-contract", f"no contract {contract!r}; known: {', '.join(found)}")
     spec = found[contract]
     sha = hashlib.sha256(built.cubin).hexdigest()
-    made, skipped = jobs.launches(bound, emitted, spec, named_shapes(spec, shapes), sms, sha)
+    made, skipped = jobs.launches(bound, emitted, spec, named_shapes(spec, shapes), sms, sha, gate=kind == "check")
     if kind == "sanitize":  # the worker reads no machine code: it gets the line table
         last = text.count("\n") + 1  # the compiler counts on behind the program's last line
         own = [i for i in built.sass.instructions if i.function == emitted.symbol]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from corpus.arrays import Array, Math
 from corpus.contract import Contract, Expected, Shape, TensorSpec
+from corpus.distributions import BATTERY
 
 
 def oracle(m: Math, t: dict[str, Array], s: dict[str, float]) -> dict[str, Expected]:
@@ -32,6 +33,8 @@ CONTRACT = Contract(
     ),
     oracle=oracle,
     flops=flops,
+    distributions=(*BATTERY, "nan_some", "inf_some"),
+    nonfinite={"nan": "propagates", "inf": "propagates", "-inf": "propagates"},
     precision="bf16 products are exact in f32 and are accumulated in f32; one rounding to bf16 at the end. Splitting K "
     "is allowed, accumulating in bf16 or f16 is not.",
     shapes={

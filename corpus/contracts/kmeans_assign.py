@@ -43,12 +43,12 @@ def judge(m: Math, t: dict[str, Array], out: dict[str, Array], s: dict[str, floa
             # the bound of both candidates: what rounding may have done to either score
             weight = sq + 2.0 * m.matmul(m.abs(x), c_abs)
             slack = m.maximum(m.take_along(weight, chosen)[:, 0], m.take_along(weight, first[:, None])[:, 0])
-            bound = (TIE + 2.0 * gamma(width)) * slack + width * 2.0**-125
+            bound = (TIE + 2.0 * gamma(width)) * slack + (width + 1) * 2.0**-125
             excess = m.where(outside, m.inf, (mine - least) / bound)
-            here = int(m.scalar(m.sum(m.i64(excess > 1.0), axis=0)))
+            here = int(m.scalar(m.sum(m.i64(~(excess <= 1.0)), axis=0)))
             if here:
                 bad += here
-                wrong[b, n : n + step] = m.cpu(excess > 1.0)
+                wrong[b, n : n + step] = m.cpu(~(excess <= 1.0))
             not_argmin += int(m.scalar(m.sum(m.i64(mine > least), axis=0)))
             at = int(m.scalar(m.argmax(excess, axis=0)))
             top = float(m.scalar(excess[at]))
@@ -67,7 +67,7 @@ def judge(m: Math, t: dict[str, Array], out: dict[str, Array], s: dict[str, floa
             what += f" (tie bound {worst.tolerance:.3g})"
         where = pattern(wrong)
         text = f"{bad} of {total} labels are wrong ({where}); worst at [{worst.index[0]}, {worst.index[1]}]: {what}"
-        return Verdict(False, text, "label", bad, total, worst, facts, where)
+        return Verdict(False, text, "label", bad, total, worst, facts, where, (worst.tensor, worst.index))
     text = f"all {total} labels are nearest within rounding ({not_argmin} resolve a near-tie differently from float64)"
     return Verdict(True, text, "ok", 0, total, worst, facts)
 
@@ -127,6 +127,7 @@ CONTRACT = Contract(
     generate=generate,
     flops=flops,
     limit=2.0**40,
+    least={"C": 1},
     precision="x.c is accumulated in f32 from exact bf16 products and scores are compared in f32. Either of two "
     "candidates is right whose scores differ by at most (2**-17 + 2 gamma(D)) (|c|^2 + 2 sum |x c|); no other label "
     "is. Inputs are finite and at most 2**40 in magnitude.",

@@ -62,6 +62,7 @@ CONTRACT = Contract(
     flops=flops,
     flop_unit="f32",
     limit=2.0**14,
+    nonfinite={"-inf": "ignored"},
     distributions=(*BATTERY, "masked_some", "masked_rows"),
     precision="f32 throughout; exp may be computed as exp2(x log2 e - max log2 e), whose rounding costs a relative "
     "error of 2 (|x| + |max|) 2**-23 in the result. Masked entries (-inf) give 0; a fully masked row gives zeros, not "

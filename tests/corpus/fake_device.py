@@ -21,10 +21,11 @@ def at(pointer: int, nbytes: int) -> np.ndarray:
 
 
 class FakeBuffer:
-    def __init__(self, nbytes: int, guard: int) -> None:
-        self.raw = np.full(nbytes + 2 * guard, GUARD_BYTE, np.uint8)
-        self.nbytes, self.guard = nbytes, guard
-        self.pointer = self.raw.ctypes.data + guard
+    def __init__(self, nbytes: int, guard: int, offset: int = 0) -> None:
+        self.raw = np.full(nbytes + 2 * guard + 512, GUARD_BYTE, np.uint8)
+        start = self.raw.ctypes.data + guard
+        self.pointer = start + -start % 256 + offset
+        self.nbytes, self.guard = nbytes, self.pointer - self.raw.ctypes.data
 
     def write(self, data: np.ndarray) -> None:
         assert data.nbytes == self.nbytes
@@ -51,8 +52,8 @@ class FakeDevice:
         self.buffers: list[FakeBuffer] = []
         self.fault: CakeError | None = None
 
-    def alloc(self, nbytes: int, *, guard: int = 4096) -> FakeBuffer:
-        self.buffers.append(FakeBuffer(nbytes, guard))
+    def alloc(self, nbytes: int, *, guard: int = 4096, offset: int = 0) -> FakeBuffer:
+        self.buffers.append(FakeBuffer(nbytes, guard, offset))
         return self.buffers[-1]
 
     def synchronize(self) -> None:

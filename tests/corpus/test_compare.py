@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from corpus.arrays import Math, numpy_dtype, poison
-from corpus.compare import cast_output, compare, finite_json, pattern, same_bits, unwritten
+from corpus.compare import cast_output, compare, difference, finite_json, pattern, unwritten
 from corpus.contract import Expected, gamma
 
 M = Math()
@@ -113,10 +113,11 @@ def test_unwritten_needs_both_poisons() -> None:
     assert unwritten(runs) is None
 
 
-def test_same_bits_sees_nan_as_equal_and_zero_signs_as_different() -> None:
+def test_difference_sees_nan_as_equal_and_zero_signs_as_different() -> None:
     a = {"d": np.array([math.nan, 0.0], np.float32)}
-    assert same_bits(a, {"d": a["d"].copy()}) is None
-    assert "d[1]" in (same_bits(a, {"d": np.array([math.nan, -0.0], np.float32)}) or "")
+    assert difference(a, {"d": a["d"].copy()}) is None
+    text, at = difference(a, {"d": np.array([math.nan, -0.0], np.float32)}) or ("", None)
+    assert "d[1]" in text and at == ("d", (1,))
 
 
 def test_empty_outputs_and_json() -> None:
