@@ -315,7 +315,7 @@ def test_undefined_specials_are_never_drawn_and_declarations_are_consistent() ->
     assert (softmax.special("-inf"), softmax.special("nan")) == ("ignored", "undefined")
     assert "In inputs: nan undefined, inf undefined, -inf ignored." in softmax.page()
     strict = replace(softmax, nonfinite={})
-    with pytest.raises(CakeError, match="generate gives -inf in x .masked_rows., which is declared undefined"):
+    with pytest.raises(CakeError, match=r"generate gives -inf in x \(masked_rows\), which is declared undefined"):
         strict.inputs(Case({"M": 2, "N": 8}, "masked_rows", 1, 2))
     with pytest.raises(ValueError, match="nan propagates, so the distributions must include 'nan_some'"):
         replace(softmax, nonfinite={"nan": "propagates"})
@@ -390,21 +390,14 @@ def test_segments_are_empty_or_full_on_request() -> None:
 
 def test_a_wrong_element_is_blamed_on_the_line_that_wrote_it() -> None:
     """The wrong value is planted at one op and one tile; the answer points there."""
-    bound = corpus_kernel(
-        "softmax",
-        "store(y[cta, c:], exp2(v - base) * scale)",
-        "store(y[cta, c:], exp2(v - base) * (scale + cast(cta, f32)))",
-    )
-    r = check_cpu(
-        bound, ALL["softmax"], [{"M": 2, "N": 1024}], interpret=interpret, distributions=("normal",), seed=1, secret=2
-    )
+    good, wrong = "exp2(v - base) * scale)", "exp2(v - base) * (scale + cast(cta, f32)))"
+    bound = corpus_kernel("softmax", good, wrong)
+    shapes = [{"M": 2, "N": 1024}]
+    r = check_cpu(bound, ALL["softmax"], shapes, interpret=interpret, distributions=("normal",), seed=1, secret=2)
     (case,) = r.cases
     assert case.owner is not None and case.at is not None and case.at["index"][0] == 1
-    line = next(
-        i
-        for i, text in enumerate((next(k for k in kernels() if k.name == "softmax")).text().splitlines(), 1)
-        if "store(y[" in text
-    )
+    text = next(k for k in kernels() if k.name == "softmax").text()
+    line = text[: text.index("store(y[cta, c:]")].count("\n") + 1
     assert (case.owner["line"], case.owner["op"], case.owner["cta"]) == (line, "store", 1)
     assert f"; written by store on line {line} (rows[" in case.message
     assert (
