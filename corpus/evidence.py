@@ -37,7 +37,8 @@ class Evidence(BaseModel):
 class ResultRow(BaseModel):
     """One measured shape. Times in microseconds per launch; `ratio` is baseline over candidate, above 1 is faster.
 
-    `verdict`: faster, slower, inconclusive (against `baseline`), or no baseline. `stale` is computed on reading.
+    `verdict`: faster, slower, inconclusive (against `baseline`, by `rule`), or measured (no baseline ran). `cv` and
+    `baseline_cv`: standard deviation of the samples over their mean. `stale` is computed on reading.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -114,7 +115,7 @@ def rows_from_bench(
                 )
             )  # fmt: skip
         if not s["baselines"]:
-            rows.append(ResultRow(**common, verdict="no baseline"))
+            rows.append(ResultRow(**common, verdict="measured"))
     return rows
 
 

@@ -140,7 +140,7 @@ class Loop:
         )
         for row in timed.get("data", {}).get("bench", {}).get("shapes", []):
             self._show.note(
-                f"{row['mode']}: {row.get('time_us')} us, {row.get('baseline')}: {row.get('baseline_us')} us"
+                f"{row['mode']}: {row.get('time_us')} us, {row.get('baseline')}: {row.get('baseline_us')} us, {row['verdict']}"
             )
         await self.call("profile", ("passed", "unavailable"), ir_id=ir_id, contract=KERNEL, shape=BIG, wait_s=600)
 

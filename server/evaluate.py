@@ -288,7 +288,7 @@ class Evaluator(GpuWork):
     ) -> Result:
         wanted = shape_list(spec, shapes)
         known = None if fresh else self._stored(unit, spec, "bench", {"shapes": wanted})
-        if known is None:
+        if known is None or {"invalid", "error"} & {s["verdict"] for s in known["shapes"]}:  # another run may be better
             known = self.run_gpu(program, unit, spec, "bench", wanted, control, modes=["warm", "cold"])
             self._store(
                 unit,
@@ -312,7 +312,7 @@ class Evaluator(GpuWork):
             "shapes": [bench_row(s) for s in known["shapes"]],
         }
         result.artifacts = [self._engine.store.put_artifact(unit.variant_id, "bench", json.dumps(known, indent=1))]
-        result.next = f"profile(ir_id={program.ir_id!r}, contract={spec.name!r}) says what bounds it"
+        result.next = _after_bench(program, spec, {str(s["verdict"]) for s in known["shapes"]})
         return result
 
     def _profile(
@@ -455,6 +455,19 @@ class Evaluator(GpuWork):
         return self._engine.store.put_measurement(
             unit.variant_id, spec.name, dict(plain(what)), device, kind, verdict, record
         )
+
+
+def _after_bench(program: Program, spec: Any, verdicts: set[str]) -> str:
+    """What to do after a timing with these verdicts."""
+    if "incorrect" in verdicts:
+        return (
+            f"repair with propose_ir(base_id={program.ir_id!r}, edits=[...]); `message` of the shape names the element"
+        )
+    if "invalid" in verdicts:
+        return "an invalid time must not be used: `message` of the shape says why; remove the cause and time it again"
+    if "error" in verdicts:
+        return "`message` of the shape has the driver's words; a fault of an accepted kernel is worth a report_failure"
+    return f"profile(ir_id={program.ir_id!r}, contract={spec.name!r}) says what bounds it"
 
 
 def _ran(part: Result) -> bool:

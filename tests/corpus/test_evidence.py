@@ -40,7 +40,7 @@ def test_one_row_per_baseline() -> None:
     assert (two.baseline, two.ratio, two.ratio_interval) == ("two", 3.0, (1.9, 2.1))
     assert one.verdict == "faster" and one.checks == "before timing: passed" and one.device == "H200"
     (alone,) = rows(bench(baselines=[]))
-    assert alone.baseline is None and alone.verdict == "no baseline"
+    assert alone.baseline is None and alone.verdict == "measured"
     for valid in ("faster", "slower", "inconclusive"):
         assert [r.verdict for r in rows(bench(verdict=valid))] == ["faster", "faster"], (
             "a row's verdict is about its own baseline"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from corpus.jobs import Bench, BenchShape, Job, Timing
+from corpus.jobs import Bench, BenchShape, BenchVerdict, Job, Timing
 from server import gpu_work
 from server.engine import Engine
 from server.errors import EngineError, Missing
@@ -28,6 +28,7 @@ class Played:
     def __init__(self) -> None:
         self.jobs: list[Job] = []
         self.fault: EngineError | None = None
+        self.verdict: BenchVerdict = "faster"
 
     def __call__(self, module: str, job: dict[str, Any], **more: Any) -> dict[str, Any]:
         if module != "corpus.gpu_main":
@@ -52,15 +53,16 @@ class Played:
         def timing(name: str, us: float) -> Timing:
             return Timing(name=name, median_us=us, mad_us=0.1, samples_us=(us,) * 5, batch=10)
 
+        usable = self.verdict == "faster"
         rows = tuple(
             BenchShape(
-                shape=launch["shape"], mode=mode, verdict="measured", candidate=timing("candidate", 100.0), baseline="flash-kmeans",
+                shape=launch["shape"], mode=mode, verdict=self.verdict, candidate=timing("candidate", 100.0), baseline="flash-kmeans",
                 baselines=(timing("flash-kmeans", 120.0),), ratio=1.2, floor_us=50.0, flops_per_s=5e14, bytes_per_s=1e12,
             )
             for launch in job["launches"] for mode in job["modes"]
         )  # fmt: skip
         return Bench(
-            kind=job["kind"], contract=job["contract"], contract_digest=job["contract_digest"], kernel=job["kernel"], passed=True,
+            kind=job["kind"], contract=job["contract"], contract_digest=job["contract_digest"], kernel=job["kernel"], passed=usable,
             summary="100 us, 1.200 x flash-kmeans", seed=0, secret="00", device=DEVICE, shapes=rows, rule="by intervals", seconds=1.0,
         )  # fmt: skip
 
@@ -87,6 +89,20 @@ def test_a_bench_is_prepared_timed_and_stored_once(engine: Engine, played: Playe
     assert again.data["reused"] is True and len(played.jobs) == 1
     engine.evaluate.bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE], fresh=True)
     assert len(played.jobs) == 2
+
+
+@pytest.mark.parametrize(
+    ("verdict", "next", "again"),
+    [("invalid", "must not be used", 2), ("error", "driver's words", 2), ("incorrect", "repair", 1)],
+)
+def test_a_time_that_must_not_be_used_fails_and_is_taken_again(
+    engine: Engine, played: Played, verdict: BenchVerdict, next: str, again: int
+) -> None:
+    played.verdict = verdict
+    for _ in range(2):
+        got = engine.evaluate.bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE])
+        assert got.status == "failed" and next in got.next and got.data["shapes"][0]["verdict"] == verdict
+    assert len(played.jobs) == again, "only a right or wrong kernel is evidence; a bad moment of the machine is none"
 
 
 def test_a_profile_sets_the_time_beside_the_bounds(engine: Engine, played: Played) -> None:
