@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from server.errors import Cancelled, EngineError, Missing
+from server.processes import kill_tree
 from server.results import clean
 
 OnProgress = Callable[[float, float | None, str], None]
@@ -68,32 +69,6 @@ class JobFault(EngineError):
     def __init__(self, code: str, message: str, next: str, at: Mapping[str, Any]) -> None:
         super().__init__(code, message, next)
         self.at = dict(at)
-
-
-def descendants(pid: int) -> list[int]:
-    """All live descendants of a process, children first, read from /proc (a grandchild may lead its own session)."""
-    parents: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with suppress(OSError, IndexError, ValueError):
-                stat = Path("/proc", entry, "stat").read_text()
-                parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry))
-    out, todo = [], [pid]
-    while todo:
-        found = parents.get(todo.pop(), [])
-        out += found
-        todo += found
-    return out
-
-
-def kill_tree(pid: int) -> None:
-    """SIGKILL a worker, its group and every descendant."""
-    victims = descendants(pid)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    for victim in victims:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(victim, signal.SIGKILL)
 
 
 def kill_all() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from server.worker import descendants
+from server.processes import descendants
 from tests.server.conftest import KMEANS, ROOT, call
 
 SERVE = [sys.executable, "-m", "server.cli", "serve", "--no-gpu"]
