@@ -53,7 +53,11 @@ def run_check(env: Env, job: Job, contract: Contract, secret: int, progress: Pro
     selftest = judge_selftest(contract, dtypes=dtypes, seed=job.seed, secret=secret)
     cases: list[CaseResult] = []
     failures, dead, controlled = 0, "", False
-    todo = [(launch, n, j % 2 == 1) for launch in job.launches for j, n in enumerate(_names(job, contract, launch))]
+    todo = [
+        (launch, n, j % 2 == 1)
+        for launch in job.launches
+        for j, n in enumerate(distributions_of(job, contract, launch))
+    ]
     for i, (launch, name, unaligned) in enumerate(todo):
         progress(i, len(todo), f"{shape_text(launch.shape)} {name}")
         if dead or failures >= job.stop_after:
@@ -85,7 +89,7 @@ def run_check(env: Env, job: Job, contract: Contract, secret: int, progress: Pro
     )  # fmt: skip
 
 
-def _names(job: Job, contract: Contract, launch: Launch) -> tuple[str, ...]:
+def distributions_of(job: Job, contract: Contract, launch: Launch) -> tuple[str, ...]:
     """The distributions of a launch: those of the job, else all of the contract's; of an edge shape a few."""
     if job.distributions is not None:
         return job.distributions

@@ -153,7 +153,11 @@ def _code(
     """Launches and machine code are those of this kernel. Returns what could not be checked, in words."""
     from lowering.emission import emit
 
-    used = {str(p.get("cubin_sha256")) for launch in job.launches for p in launch.plans}
+    used = {
+        str(p.get("cubin_sha256"))
+        for launch in job.launches
+        for p in (*launch.plans, *(launch.fewer.plans if launch.fewer else ()))
+    }
     if len(used) != 1:
         _refuse(f"the launches name {len(used)} cubins; a kernel has one")
     (sha,) = used
@@ -162,8 +166,10 @@ def _code(
     sms = bundle.manifest.device.get("sms")
     if not isinstance(sms, int) or not 0 < sms < 10_000:
         _refuse("the manifest does not say how many multiprocessors the device has")
+    gate = job.kind == "check"
+    shapes = contract.shapes["boundary"] if gate else [launch.shape for launch in job.launches]
     try:
-        planned, _ = jobs.launches(bound, emit(bound), contract, [launch.shape for launch in job.launches], sms, sha)
+        planned, _ = jobs.launches(bound, emit(bound), contract, shapes, sms, sha, gate=gate)
     except CakeError as exc:
         _refuse(f"the launches cannot be planned here: {exc.diagnostic.message}")
     if [p.model_dump(mode="json") for p in planned] != [p.model_dump(mode="json") for p in job.launches]:
@@ -189,6 +195,8 @@ def _common(result: jobs.Bench | CheckResult, s: _Subject, bundle: Bundle) -> No
 
 
 def _take_check(out: Intake, s: _Subject, bundle: Bundle, directory: Path) -> None:
+    from corpus.gpu_check import distributions_of
+
     try:
         result = CheckResult.model_validate(s.part.result)
     except ValidationError as exc:
@@ -196,13 +204,12 @@ def _take_check(out: Intake, s: _Subject, bundle: Bundle, directory: Path) -> No
     _common(result, s, bundle)
     if result.on != "gpu":
         _refuse("the check was not run on a GPU")
-    wanted = set(s.contract.distributions if s.job.distributions is None else s.job.distributions)
-    if not wanted <= set(s.contract.distributions):
+    strange = set(s.job.distributions or ()) - set(s.contract.distributions)
+    if strange:
         _refuse("the job names distributions that the contract does not have")
-    cases = [(shape_text(c.shape), c.distribution) for c in result.cases]
-    due = {(shape_text(launch.shape), d) for launch in s.job.launches for d in wanted}
-    if result.passed and (set(cases) != due or len(cases) != len(due)):
-        _refuse(f"{len(due)} cases were asked for, the result lists {len(cases)}")
+    due = [(x.shape, n) for x in s.job.launches for n in distributions_of(s.job, s.contract, x)]
+    if result.passed and [(c.shape, c.distribution) for c in result.cases] != due:
+        _refuse(f"{len(due)} cases were asked for; the result does not list exactly these")
     lies = [c for c in result.cases if c.verdict == "passed" and (c.bad or not _at_most_one(c.excess))]
     if lies:
         _refuse(f"{shape_text(lies[0].shape)} {lies[0].distribution} is called passed with elements out of tolerance")
