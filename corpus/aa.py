@@ -224,15 +224,23 @@ def record(directory: Path, out: Path, results: Path = evidence.DIRECTORY) -> Pa
         "kind": "aa", "summary": summary(pairs), "rule": first["rule"],
         "device": {k: v for k, v in first["device"].items() if k not in ("uuid", "index")},
         "conditions": conditions(telemetry),
-        "kernels": {n: {"content_id": j.content_id, "variant_id": j.variant_id, "bindings": j.bindings, "compiler": j.compiler,
-                        "cubin_sha256": sorted(j.cubins), "seconds": done[n]["result"]["seconds"], "date": done[n]["date"],
-                        "secret": done[n]["result"]["secret"]} for n, j in made.items()},
+        "kernels": [_kernel(n, j, done[n]) for n, j in made.items()],
         "settings": next((s["conditions"]["settings"] for s in shapes if s.get("conditions")), {}),
         "missing": {n: a["error"] for n, a in answers.items() if "error" in a},
         "command": "python -m corpus.aa prepare DIR; python -m corpus.aa run DIR OUT; python -m corpus.aa record DIR OUT",
         "commit": (directory / "commit").read_text().strip(), "pairs": pairs,
     }  # fmt: skip
     return evidence.replace(results / "aa.json", plain)
+
+
+def _kernel(name: str, job: jobs.Job, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What was timed, in the fields by which a record is seen to be stale."""
+    return {
+        "job": name, "kernel": job.kernel, "contract": job.contract, "contract_digest": job.contract_digest,
+        "content_id": job.content_id, "variant_id": job.variant_id, "bindings": job.bindings, "target": job.target,
+        "compiler": job.compiler, "cubin_sha256": ",".join(sorted(job.cubins)), "seconds": answer["result"]["seconds"],
+        "secret": answer["result"]["secret"], "date": answer["date"],
+    }  # fmt: skip
 
 
 def conditions(telemetry: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corpus import aa, evidence, jobs
+from corpus import aa, evidence, jobs, rebuild
 from lowering.runtime import stats
 
 
@@ -74,8 +74,10 @@ def test_run_and_record(
     assert (s["power"]["pairs"], s["power"]["found"], s["power"]["ratio_min"]) == (2, 1, 1.0)
     assert found["device"] == {"name": "H200", "driver": "13.0"}, "no identity of the machine"
     assert found["conditions"]["sm_mhz_min"] == 1700 and found["conditions"]["pairs_with_reason"]["power cap"] == 203
-    (sha,) = found["kernels"]["rmsnorm"]["cubin_sha256"]
-    assert len(sha) == 64 and "NVRTC" in found["kernels"]["rmsnorm"]["compiler"]
+    assert [k["job"] for k in found["kernels"]] == ["rmsnorm", "rmsnorm-power"] and "NVRTC" in found["kernels"][0][
+        "compiler"
+    ]
+    assert len(rebuild.records(tmp_path / "results")) == 2, "a rebuild sees when these rates are of other machine code"
     assert len(found["pairs"]) == 203 and "samples_us" not in json.dumps(found["pairs"])
     assert evidence.read_rows(path) == [], "a report is no timing row"
 
