@@ -155,7 +155,7 @@ def run(job: jobs.Job, channel: Channel, watch: Watch) -> dict[str, Any]:
 
     named_shapes(contract, [launch.shape for launch in job.launches])
     for launch in job.launches:
-        for plan in launch.plans:
+        for plan in (*launch.plans, *(form.plan for form in launch.timeline)):
             job.cubin(LaunchPlan.from_json(plan).cubin_sha256)
     secret = fresh_secret() if job.secret is None else int(job.secret, 16)
 
@@ -186,6 +186,10 @@ def run(job: jobs.Job, channel: Channel, watch: Watch) -> dict[str, Any]:
         from corpus.gpu_sanitize import launch_bare
 
         return launch_bare(env, job, contract, secret)
+    if job.kind == "where":
+        from corpus.gpu_where import run_where
+
+        return run_where(env, job, contract, secret)
     if job.kind == "launch":
         from corpus.gpu_profile import run_launches
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from cake_ir.bound import BoundKernel
     from lowering.plan import LaunchPlan
 
-Kind = Literal["check", "bench", "profile", "probe", "launch", "sanitize", "bare"]
+Kind = Literal["check", "bench", "profile", "probe", "launch", "sanitize", "bare", "where"]
 """`launch` only launches (under a profiler), `bare` too, on plain allocations of exact size (under a sanitizer); their
-answers say nothing about the results."""
+answers say nothing about the results. `where` launches the instrumented form and says where its roles stand."""
 Mode = Literal["warm", "cold"]
 
 EXIT_OK, EXIT_BAD_JOB, EXIT_NO_GPU, EXIT_FAULT, EXIT_WATCHDOG, EXIT_INTERNAL, EXIT_ORPHAN = 0, 2, 3, 4, 5, 6, 7
@@ -63,15 +63,24 @@ class FewerSms(_Model):
     plans: tuple[dict[str, Any], ...]
 
 
+class Instrumented(_Model):
+    """A launch plan of the instrumented form with its mark table (`Manifest.timeline`); see `lowering.timeline`."""
+
+    plan: dict[str, Any]
+    table: dict[str, Any]
+
+
 class Launch(_Model):
     """One shape of a kernel: its launch plans (JSON of `lowering.LaunchPlan`) in order; none where there is nothing to
-    launch (an empty dimension). edge: the shape comes from the kernel's tiles (`corpus.edges`). fewer: a second way to
-    launch it, where its grid depends on `device.sms`. unordered: ops that add floats in no fixed order, in words; only
-    with such an op may two runs differ bitwise.
+    launch (an empty dimension). timeline: the instrumented form of each plan (profile and where jobs). edge: the shape
+    comes from the kernel's tiles (`corpus.edges`). fewer: a second way to launch it, where its grid depends on
+    `device.sms`. unordered: ops that add floats in no fixed order, in words; only with such an op may two runs differ
+    bitwise.
     """
 
     shape: dict[str, int]
     plans: tuple[dict[str, Any], ...]
+    timeline: tuple[Instrumented, ...] = ()
     edge: bool = False
     fewer: FewerSms | None = None
     unordered: tuple[str, ...] = ()

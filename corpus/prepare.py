@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cake_ir import content_id, parse, variant_id
 from cake_ir.binding import bind
@@ -22,6 +22,10 @@ from corpus.check import named_shapes, shape_text
 from corpus.contract import contracts
 from corpus.kernels import CorpusKernel, kernels
 from corpus.sanitizer import table
+
+if TYPE_CHECKING:
+    from cake_ir.bound import BoundKernel
+    from corpus.contract import Contract
 
 H200_SMS = 132
 DEFAULT_TARGET = "sm_90a"
@@ -58,6 +62,10 @@ def prepare(
     spec = found[contract]
     sha = hashlib.sha256(built.cubin).hexdigest()
     made, skipped = jobs.launches(bound, emitted, spec, named_shapes(spec, shapes), sms, sha, gate=kind == "check")
+    cubins = [built.cubin]
+    if kind in ("profile", "where"):
+        made, marked = with_timeline(bound, spec, made, sms, cache_dir)
+        cubins.append(marked)
     if kind == "sanitize":  # the worker reads no machine code: it gets the line table
         last = text.count("\n") + 1  # the compiler counts on behind the program's last line
         own = [i for i in built.sass.instructions if i.function == emitted.symbol]
@@ -73,7 +81,23 @@ def prepare(
         "contracts_dir": contracts_dir,
         **more,
     }
-    return jobs.job(kind, spec, made, [built.cubin], **fields), skipped
+    return jobs.job(kind, spec, made, cubins, **fields), skipped
+
+
+def with_timeline(
+    bound: BoundKernel, contract: Contract, made: Sequence[jobs.Launch], sms: int, cache_dir: str | Path | None = None
+) -> tuple[list[jobs.Launch], bytes]:
+    """Launches with the instrumented form of their plans, and its cubin."""
+    from lowering import build
+    from lowering.emission import emit
+
+    emitted = emit(bound, timeline=True)
+    built = build(emitted, cache_dir=Path(cache_dir) if cache_dir else None)
+    marks = emitted.manifest.timeline or {}
+    sha = hashlib.sha256(built.cubin).hexdigest()
+    plans, _ = jobs.launches(bound, emitted, contract, [x.shape for x in made], sms, sha)
+    marked = [tuple(jobs.Instrumented(plan=p, table=marks) for p in x.plans) for x in plans]
+    return [x.model_copy(update={"timeline": t}) for x, t in zip(made, marked, strict=True)], built.cubin
 
 
 def _plain(value: Any) -> Any:
@@ -84,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     """Command line."""
     p = argparse.ArgumentParser(prog="corpus.prepare", description=__doc__)
     p.add_argument("kernel")
-    p.add_argument("--kind", choices=("check", "bench", "profile", "sanitize"), default="check")
+    p.add_argument("--kind", choices=("check", "bench", "profile", "sanitize", "where"), default="check")
     p.add_argument("--contract")
     p.add_argument("--contracts", metavar="DIR")
     p.add_argument("--target")

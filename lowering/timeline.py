@@ -29,6 +29,9 @@ MAX_MARKS = 1023
 MAX_RECORDS = (1 << 22) - 1
 """Records of one track: more would run into the mark id."""
 
+POINTER = "%timeline"
+"""Key of the buffer among the pointers of a launch; no tensor can have this name."""
+
 RECORD_BYTES = 8
 HEADER_WORDS = 8
 MAX_BUFFER = 1 << 30

@@ -1,4 +1,7 @@
-"""Debugging: `python -m lowering.emission FILE.cake [--set NAME=VALUE] [--kernel K] [--target T] [--build] [--timeline]` prints the CUDA C++."""
+"""Debugging: `python -m lowering.emission FILE.cake` prints the CUDA C++.
+
+Options: --set NAME=VALUE, --kernel K, --target T, --timeline (the instrumented form), --build or --sass instead of the text.
+"""
 
 from __future__ import annotations
 

@@ -136,6 +136,14 @@ class Device:
         buffer.paint_guards()
         return buffer
 
+    def alloc_host(self, nbytes: int) -> HostBuffer:
+        """Zeroed host memory that kernels write to directly, at the same time readable here."""
+        cu = self.cu
+        address = int(check(cu.cuMemHostAlloc(nbytes, cu.CU_MEMHOSTALLOC_DEVICEMAP), f"allocate {nbytes} bytes of host memory"))
+        ctypes.memset(address, 0, nbytes)
+        pointer = int(check(cu.cuMemHostGetDevicePointer(address, 0), "map host memory"))
+        return HostBuffer(self, address, pointer, nbytes)
+
     def forget(self, buffer: Buffer) -> None:
         """Called by a buffer that was freed."""
         self._buffers.discard(buffer)
@@ -327,6 +335,21 @@ class Buffer:
     def _guards(self) -> tuple[tuple[int, int], ...]:
         end = self.pointer + self.nbytes
         return ((self.base, self.pointer - self.base), (end, self.base + self._total - end))
+
+
+class HostBuffer:
+    """`nbytes` of page-locked host memory at `address`, seen by kernels at `pointer` (made by `Device.alloc_host`)."""
+
+    def __init__(self, device: Device, address: int, pointer: int, nbytes: int) -> None:
+        self.device, self.address, self.pointer, self.nbytes = device, address, pointer, nbytes
+
+    def read(self) -> bytes:
+        """The contents as they are now; never waits for the device, so that a hung kernel can be looked at."""
+        return ctypes.string_at(self.address, self.nbytes)
+
+    def free(self) -> None:
+        """Give it back; waits for kernels that may still write to it."""
+        check(self.device.cu.cuMemFreeHost(self.address), "free host memory")
 
 
 class Module:

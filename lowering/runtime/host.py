@@ -16,12 +16,10 @@ from lowering.plan import Arg, LaunchPlan, validate
 from lowering.runtime.device import Device, Kernel
 from lowering.runtime.errors import check, cuda_error
 from lowering.runtime.tensor_map import EncodedMap, encode_tensor_map
+from lowering.timeline import POINTER
 
 PORTABLE_CLUSTER = 8
 """Largest cluster that needs no opt-in (CUDA programming guide, thread block clusters)."""
-
-TIMELINE = "%timeline"
-"""Key of the timeline's buffer among the pointers; no tensor can have this name."""
 
 _SCALARS: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float,
                             "timeline_stride": ctypes.c_uint32}  # fmt: skip
@@ -98,14 +96,14 @@ class PreparedLaunch:
 def prepare(device: Device, cubin: bytes, plan: LaunchPlan, pointers: Mapping[str, int]) -> PreparedLaunch:
     """Load `cubin`, encode tensor maps, pack arguments and set function attributes.
 
-    `pointers` gives the device address of every tensor in `plan.tensors`, and of the timeline's buffer under `TIMELINE` for an
+    `pointers` gives the device address of every tensor in `plan.tensors`, and of the timeline's buffer under `timeline.POINTER` for an
     instrumented kernel. Raises CakeError `lowering/bad-plan` for a
     plan that does not belong to the cubin or lacks a pointer, `lowering/launch-refused` when no block fits an SM.
     """
     validate(plan)
     if hashlib.sha256(cubin).hexdigest() != plan.cubin_sha256:
         raise _bad("the plan belongs to another cubin")
-    wanted = [*plan.tensors, *(TIMELINE for a in plan.args if a.kind == "timeline")]
+    wanted = [*plan.tensors, *(POINTER for a in plan.args if a.kind == "timeline")]
     missing = [name for name in wanted if name not in pointers]
     if missing:
         raise _bad(f"no device pointer for {', '.join(missing)}")
@@ -138,7 +136,7 @@ def pack_arguments(
 def _cell(arg: Arg, pointers: Mapping[str, int]) -> Any:
     """The C object of an argument that is passed by value."""
     if arg.kind in ("tensor", "timeline"):
-        return ctypes.c_uint64(pointers[arg.name if arg.kind == "tensor" else TIMELINE])
+        return ctypes.c_uint64(pointers[arg.name if arg.kind == "tensor" else POINTER])
     if arg.kind == "timeline_capacity":
         return ctypes.c_uint32(int(arg.value) - 1)  # the mask of the ring
     return _SCALARS[arg.kind](arg.value)
