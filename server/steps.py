@@ -27,7 +27,9 @@ def resource_words(report: Mapping[str, Any]) -> str:
 
 def case_words(case: Mapping[str, Any]) -> dict[str, Any]:
     """What a reader needs of a case that failed; the artifact has the rest."""
-    return plain({k: case[k] for k in ("shape", "distribution", "dtypes", "cause", "message", "worst") if case.get(k)})
+    return plain(
+        {k: case[k] for k in ("shape", "distribution", "dtypes", "cause", "message", "worst", "owner") if case.get(k)}
+    )
 
 
 def verdictless(summary: str) -> str:
