@@ -13,11 +13,14 @@ from cake_ir.diagnostics import CakeError
 from corpus import gpu_bench, jobs
 from corpus.contract import contracts
 from corpus.gpu_bench import ITSELF, floor_us, rule, run_bench
-from lowering.runtime import stats
+from corpus.gpu_buffers import Env
+from lowering.runtime import device, errors, stats, telemetry
 from tests.corpus.fake_device import FakeDevice, env_for
 from tests.corpus.test_gpu_jobs import GEMM, PLAN, SHAPE, make, right, tensors
+from tests.lowering.toolchain_fake_driver import FakeDriver
 
-CALLS = {"n": 0}
+ROUND = {"now": -1, "launch": 0}
+"""Where the played protocol is: the round (-1 outside of it) and the launch of the contender within."""
 
 
 def play(
@@ -34,8 +37,10 @@ def play(
             for c in candidates:
                 if c.before_round:
                     c.before_round(number)
-                for launch in c.launches:
+                for i, launch in enumerate(c.launches):
+                    ROUND.update(now=number, launch=i)
                     launch(stream)
+        ROUND.update(now=-1)
         samples = {c.name: [us[c.name]] * settings.rounds for c in candidates}
         rows = [
             SimpleNamespace(
@@ -145,11 +150,8 @@ def incorrect(monkeypatch: pytest.MonkeyPatch, body: Any, when: str) -> None:
 
 
 def test_a_kernel_that_stops_working_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    CALLS["n"] = 0
-
     def lazy(device: FakeDevice, pointers: Mapping[str, int]) -> None:
-        CALLS["n"] += 1
-        if CALLS["n"] <= 2 + 4 * 20:  # works in the check and in all rounds but the last
+        if ROUND["now"] != 20:  # works in the check and in all rounds but the last
             right(device, pointers)
 
     incorrect(monkeypatch, lazy, "after timing, buffer set 0")
@@ -179,12 +181,9 @@ def test_a_kernel_that_finds_its_work_done_is_caught(monkeypatch: pytest.MonkeyP
 
 
 def test_an_input_changed_by_timed_launches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    CALLS["n"] = 0
-
     def eat(device: FakeDevice, pointers: Mapping[str, int]) -> None:
         right(device, pointers)
-        CALLS["n"] += 1
-        if CALLS["n"] == 2 + 4 * 21:  # the last timed launch, on the last buffer set
+        if ROUND == {"now": 20, "launch": 3}:  # the last timed launch, on the last buffer set
             tensors(pointers)["a"][0, 0] += 1
 
     incorrect(monkeypatch, eat, "buffer set 3: the input a was changed")
@@ -212,17 +211,48 @@ def test_modes_of_a_shape_share_their_inputs(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_fault_ends_the_job_and_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     play(monkeypatch, {"candidate": 10.0})
-    CALLS["n"] = 0
+    begun: list[str] = []
 
     def breaks(device: FakeDevice, pointers: Mapping[str, int]) -> None:
         right(device, pointers)
-        CALLS["n"] += 1
-        if CALLS["n"] > 2 + 4 * 21 + 4:
+        if len(begun) == 2:
             device.break_context()
 
-    r = timed(breaks, modes=("warm", "cold", "warm"))
+    job = make("bench", modes=("warm", "cold", "warm"))
+    r = run_bench(env_for(breaks), job, GEMM, 5, lambda done, total, message: begun.append(message))
     assert [s.verdict for s in r.shapes] == ["measured", "error", "error"] and not r.passed
     assert "did not survive" in r.shapes[2].message
+
+
+@pytest.mark.parametrize("mode", ["warm", "cold"])
+@pytest.mark.parametrize(("slower", "verdict"), [(1.0, "inconclusive"), (1.03, "faster"), (0.97, "slower")])
+def test_the_whole_gate_over_a_played_driver(
+    monkeypatch: pytest.MonkeyPatch, mode: jobs.Mode, slower: float, verdict: str
+) -> None:
+    """Nothing but the driver is replaced: graphs replay the work, event times come from its clock with 0.2 % noise."""
+    cu = FakeDriver()
+    for module in (errors, device):
+        monkeypatch.setattr(module, "driver", lambda: cu)
+    monkeypatch.setattr(
+        telemetry.Monitor,
+        "__init__",
+        lambda self, uuid: setattr(self, "_nvml", None) or setattr(self, "_why", "no NVML"),
+    )
+    job = make("bench", modes=(mode,), warmup_ms=1.0, sample_ms=0.5)
+    other = job.launches[0].model_copy(update={"plans": ({**PLAN, "symbol": "other"},)})
+    with device.Device() as gpu:
+
+        def prepare(cubin: bytes, plan: Mapping[str, Any], pointers: Mapping[str, int]) -> Any:
+            us = 100.0 * (slower if plan["symbol"] == "other" else 1.0)
+            return lambda stream: cu.work(us, lambda: right(gpu, pointers))  # type: ignore[arg-type]
+
+        env = Env(gpu, None, prepare, gpu.new_stream())
+        r = run_bench(env, job.model_copy(update={"rivals": (other,)}), GEMM, 5, lambda *a: None)
+    (s,) = r.shapes
+    assert (s.verdict, r.passed) == (verdict, True), s.message
+    assert s.ratio == pytest.approx(slower, rel=0.002) and s.method == ("graph" if mode == "warm" else "events")
+    assert s.conditions["notes"] == ["conditions not recorded: no NVML"] and s.candidate and s.candidate.cv
+    assert cu.memory == {}
 
 
 def test_the_rule_names_its_thresholds() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0, "MULTIPROCESSOR_COUNT": 132,
     "L2_CACHE_SIZE": 1 << 16, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232448,
     "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 233472, "CLOCK_RATE": 1980000, "MEMORY_CLOCK_RATE": 3201000,
-    "ECC_ENABLED": 1,
+    "ECC_ENABLED": 1, "GLOBAL_MEMORY_BUS_WIDTH": 6016,
 }  # fmt: skip
 
 
@@ -35,7 +36,7 @@ class FakeDriver:
         self.now_us = 0.0
         self.launch_us = 10.0
         self.noise = random.Random(1)
-        self.capturing: list[float] | None = None
+        self.capturing: list[tuple[float, Callable[[], None]]] | None = None
         self.maps: list[dict[str, Any]] = []
         self._ids = itertools.count(16)
         self._encode = _encoder(self.maps)
@@ -78,6 +79,9 @@ class FakeDriver:
 
     def cuDriverGetVersion(self) -> Any:
         return OK, 13000
+
+    def cuMemGetInfo(self) -> Any:
+        return OK, 1 << 30, 1 << 30
 
     def cuDeviceTotalMem(self, device: Any) -> Any:
         return OK, 1 << 30
@@ -149,11 +153,12 @@ class FakeDriver:
         self.work(self.launch_us)
         return (self._status("cuLaunchKernelEx"),)
 
-    def work(self, us: float) -> None:
-        """Device time goes by, or is recorded while capturing."""
+    def work(self, us: float, body: Callable[[], None] = lambda: None) -> None:
+        """The body runs and device time goes by, or both are recorded while capturing."""
         if self.capturing is not None:
-            self.capturing.append(us)
+            self.capturing.append((us, body))
         else:
+            body()
             self.now_us += us * (1 + self.noise.gauss(0, 0.002))
 
     # order
@@ -205,8 +210,8 @@ class FakeDriver:
         return OK, node
 
     def cuGraphLaunch(self, graph: Any, stream: Any) -> Any:
-        for us in graph.steps:
-            self.work(us)
+        for us, body in graph.steps:
+            self.work(us, body)
         return (OK,)
 
     def cuGraphExecDestroy(self, graph: Any) -> Any:
@@ -221,7 +226,7 @@ class FakeDriver:
 
 
 class _Graph:
-    def __init__(self, steps: list[float]) -> None:
+    def __init__(self, steps: list[tuple[float, Callable[[], None]]]) -> None:
         self.steps = steps
 
     def __int__(self) -> int:
