@@ -25,7 +25,7 @@ MAX_ELEMENTS = 1 << 20
 """Edge shapes stay small enough to be interpreted in a second or two."""
 REACH = 64
 """How far a refused size is moved up."""
-SPAN = 512
+SPAN = 8192
 """Tiles beyond this size are left to the sizes below it: a row kernel's tile is its whole row."""
 
 

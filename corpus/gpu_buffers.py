@@ -20,9 +20,6 @@ from corpus.arrays import ELEMENTS, POISON_BYTES, Math, TorchMath, element, nump
 GUARD = 64 * 1024
 """Guard bytes before and behind each buffer: a tile that runs over lands in them even when a whole row is off."""
 
-BASE_ALIGNMENT = 16
-"""Bytes to which a kernel may assume tensor base pointers to be aligned, and no more (the widest access is 16 bytes)."""
-
 LOAD_BYTES = 64 << 20
 LOAD_COPIES = 32
 LOAD_S = 0.5

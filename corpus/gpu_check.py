@@ -35,8 +35,9 @@ from corpus.check import (
 )  # fmt: skip
 from corpus.contract import Case, Contract
 from corpus.edges import DISTRIBUTIONS as EDGE_DISTRIBUTIONS
-from corpus.gpu_buffers import BASE_ALIGNMENT, Buffers, Env, Run
+from corpus.gpu_buffers import Buffers, Env, Run
 from corpus.jobs import Job, Launch
+from lowering.plan import BASE_ALIGNMENT
 
 Progress = Callable[[int, int, str], None]
 PLAIN, UNDER_LOAD = "plain", "under load"

@@ -40,6 +40,9 @@ MAX_BOX = 256
 MAX_DIM = 1 << 32
 MAX_STRIDE = 1 << 40
 MAX_THREADS = 1024
+BASE_ALIGNMENT = 16
+"""Bytes to which every tensor's base pointer is aligned: what emitted code may assume, and no more. It is the widest
+access (PTX ISA: vector and bulk accesses are aligned to their size, global addresses of tensor maps to 16 bytes)."""
 MAX_GRID_X = (1 << 31) - 1
 
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cake_ir.diagnostics import CakeError, error
-from lowering.plan import Arg, LaunchPlan, validate
+from lowering.plan import BASE_ALIGNMENT, Arg, LaunchPlan, validate
 from lowering.runtime.device import Device, Kernel
 from lowering.runtime.errors import check, cuda_error
 from lowering.runtime.tensor_map import EncodedMap, encode_tensor_map
@@ -107,6 +107,9 @@ def prepare(device: Device, cubin: bytes, plan: LaunchPlan, pointers: Mapping[st
     missing = [name for name in wanted if name not in pointers]
     if missing:
         raise _bad(f"no device pointer for {', '.join(missing)}")
+    odd = [name for name in plan.tensors if pointers[name] % BASE_ALIGNMENT]
+    if odd:
+        raise _bad(f"the base pointer of {', '.join(odd)} is not aligned to {BASE_ALIGNMENT} bytes")
     kernel = device.load(cubin).kernel(plan.symbol)
     _set_attributes(kernel, plan)
     maps = {name: encode_tensor_map(m, pointers[m.tensor]) for name, m in plan.tensor_maps.items()}

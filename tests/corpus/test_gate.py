@@ -24,8 +24,9 @@ from corpus.compare import judge, misplaced
 from corpus.contract import Case, Contract, Expected, contracts
 from corpus.distributions import rng, segments
 from corpus.edges import edge_shapes, tile_sizes
-from corpus.gpu_buffers import BASE_ALIGNMENT, Env, Load
+from corpus.gpu_buffers import Env, Load
 from corpus.gpu_check import Trial, allocate, run_check
+from lowering.plan import BASE_ALIGNMENT
 from tests.corpus.fake_device import FakeDevice, at, env_for
 from tests.corpus.test_gpu_jobs import CUBIN, GEMM, PLAN, SHAPE, right, tensors
 from tests.test_corpus_kernels import SMALL

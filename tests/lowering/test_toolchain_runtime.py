@@ -153,7 +153,7 @@ def a_plan(**changes: Any) -> LaunchPlan:
     return LaunchPlan(**{**fields, **changes})
 
 
-POINTERS = {"x": 0x7F0000000400, "y": 0x7F0000001234}
+POINTERS = {"x": 0x7F0000000400, "y": 0x7F0000001230}
 
 
 def test_arguments_reach_the_kernel(gpu: device.Device, cu: Any) -> None:
@@ -189,6 +189,11 @@ def test_launch_attributes(gpu: device.Device, cu: Any) -> None:
     assert pdl.value.programmaticStreamSerializationAllowed == 1
     assert cooperative.id == ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE and cooperative.value.cooperative == 1
     assert cu.set_attributes["NON_PORTABLE_CLUSTER_SIZE_ALLOWED"] == 1
+
+
+def test_base_pointers_are_aligned_to_what_emitted_code_assumes(gpu: device.Device) -> None:
+    with pytest.raises(CakeError, match="the base pointer of y is not aligned to 16 bytes"):
+        host.prepare(gpu, CUBIN, a_plan(), {**POINTERS, "y": 0x7F0000001238})
 
 
 @pytest.mark.parametrize(
