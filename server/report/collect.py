@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 _MISFIT = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What reading a record of another form raises."""
+
+_LONGEST_US = 1e12
+_MOST = 1e30
+"""No launch takes eleven days, no shape has more work: larger numbers, and NaN, are damage."""
 
 SECTIONS = ("timings", "judgements", "resources", "profiles", "roofline")
 
@@ -170,7 +175,7 @@ def _measurement(
 ) -> None:  # fmt: skip
     raw = m["record"]["raw"]
     device = raw.get("device") if isinstance(raw.get("device"), Mapping) else {}
-    subject = _with(base, contract=m["contract"], contract_digest=str(m["record"].get("contract_digest", "")))
+    subject = replace(base, contract=m["contract"], contract_digest=str(m["record"].get("contract_digest", "")))
     spec = page.contracts.get(subject.contract)
     changed = spec is not None and subject.contract_digest not in ("", spec.digest)
     provenance = Provenance(
@@ -180,7 +185,11 @@ def _measurement(
     )  # fmt: skip
     if m["kind"] == "bench":
         for s in raw["shapes"]:
-            timing = _timing(page, subject, provenance, s, str(raw.get("rule", "")))
+            try:
+                timing = _timing(page, subject, provenance, s, str(raw.get("rule", "")))
+            except _MISFIT as exc:  # the other shapes still count
+                page.skip("timings", f"a shape of bench record {m['measurement_id']}", exc)
+                continue
             timings[(timing.subject.contract, timing.shape, timing.dtypes, timing.mode, provenance.device)] = timing
     elif m["kind"] == "profile":
         if "timeline" in raw:
@@ -205,32 +214,42 @@ def _judgement(subject: Subject, provenance: Provenance, m: Mapping[str, Any], r
 
 def _timing(page: _Page, subject: Subject, provenance: Provenance, s: Mapping[str, Any], rule: str) -> Timing:
     """One `corpus.jobs.BenchShape` as JSON."""
-    comparisons = tuple(
-        Comparison(
-            baseline=_contender(b), ratio=b.get("ratio"), low=b.get("ratio_low"), high=b.get("ratio_high"),
-            verdict=str(b.get("comparison") or "inconclusive"), yardstick=not b.get("computes", True),
-            results=str(b.get("verdict", "")),
-        )
-        for b in s.get("baselines", ())
-    )  # fmt: skip
+    comparisons = tuple(map(_comparison, s.get("baselines", ())))
     flops, moved, unit = page.work(subject.contract, s["shape"], s.get("dtypes", {}))
-    fastest = next((c for c in comparisons if c.baseline.name == s.get("baseline")), None)
+    verdict = overall(str(s["verdict"]), comparisons, s.get("baseline"))
+    # The verdict is about the fastest baseline and may have been withheld, whatever the bare interval says.
+    comparisons = tuple(replace(c, verdict=verdict) if c.baseline.name == s.get("baseline") else c for c in comparisons)
     return Timing(
         subject=subject, provenance=provenance, shape=units.pairs(s["shape"]), mode=str(s["mode"]),
-        verdict=overall(str(s["verdict"]), comparisons, fastest.baseline.name if fastest else None),
-        dtypes=units.pairs(s["dtypes"]) if s.get("dtypes") else "", method=str(s.get("method", "")), message=str(s.get("message", "")),
-        rule=rule, candidate=_contender(s["candidate"]) if s.get("candidate") else None, comparisons=comparisons,
-        unavailable={str(k): str(v) for k, v in s.get("unavailable", {}).items()}, floor_us=float(s.get("floor_us") or 0),
-        flops=float(s.get("flops") or flops), bytes=float(s.get("bytes") or moved), flop_unit=unit,
+        verdict=verdict, dtypes=units.pairs(s["dtypes"]) if s.get("dtypes") else "", method=str(s.get("method", "")),
+        message=str(s.get("message", "")), rule=rule, candidate=_contender(s["candidate"]) if s.get("candidate") else None, comparisons=comparisons,
+        unavailable={str(k): str(v) for k, v in s.get("unavailable", {}).items()}, floor_us=_amount(s.get("floor_us")),
+        flops=_amount(s.get("flops")) or flops, bytes=_amount(s.get("bytes")) or moved, flop_unit=unit,
         checks=_checks(s.get("checks", ())), conditions=conditions(s.get("conditions", {})),
     )  # fmt: skip
 
 
+def _comparison(b: Mapping[str, Any]) -> Comparison:
+    """One baseline of a shape (`corpus.jobs.Timing` as JSON)."""
+    return Comparison(
+        baseline=_contender(b), ratio=_amount(b.get("ratio")) or None, low=_amount(b.get("ratio_low")) or None,
+        high=_amount(b.get("ratio_high")) or None, verdict=str(b.get("comparison") or "inconclusive"),
+        yardstick=not b.get("computes", True), results=str(b.get("verdict", "")),
+    )  # fmt: skip
+
+
 def _contender(t: Mapping[str, Any]) -> Contender:
+    """Raises ValueError for a time that no clock gives."""
     versions = units.pairs(t["versions"]) if t.get("versions") else ""
-    return Contender(
-        str(t["name"]), tuple(map(float, t["samples_us"])), float(t["median_us"]), int(t.get("batch", 0)), versions
-    )
+    times = (float(t["median_us"]), *map(float, t["samples_us"]))
+    if not all(0 < us < _LONGEST_US for us in times):
+        raise ValueError(f"{t['name']} has a time outside 0 to {_LONGEST_US:g} us")
+    return Contender(str(t["name"]), times[1:], times[0], int(t.get("batch", 0)), versions)
+
+
+def _amount(value: Any) -> float:
+    """A quantity, 0 where there is none that can be drawn."""
+    return float(value) if isinstance(value, int | float) and 0 < value < _MOST else 0.0
 
 
 def _checks(cases: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
@@ -300,7 +319,11 @@ def committed(
     for r in rows:
         one = (r["kernel"], r["variant_id"], r["shape"], r["dtypes"], r["mode"], r["device"], r["evidence"]["date"])
         groups.setdefault(json.dumps(one, sort_keys=True), []).append(r)
-    page.timings = [_committed_timing(page, g) for g in groups.values()]
+    for g in groups.values():
+        try:
+            page.timings.append(_committed_timing(page, g))
+        except _MISFIT as exc:
+            page.skip("timings", f"a committed timing of {g[0]['kernel']}", exc)
     for c in (row.model_dump(mode="json") for row in evidence.read_checks(directory)):
         if _wanted(c, kernels, contract):
             page.judgements.append(_committed_check(c))
@@ -353,13 +376,13 @@ def _committed_timing(page: _Page, group: Sequence[Mapping[str, Any]]) -> Timing
     """The rows of one shape and mode, one per baseline."""
     r = group[0]
     comparisons = tuple(
-        Comparison(
-            baseline=Contender(
-                str(b["baseline"]), tuple(b["baseline_samples_us"]), float(b["baseline_us"] or 0), b["batch"],
-                units.pairs(b["baseline_versions"]) if b["baseline_versions"] else "",
-            ),
-            ratio=b["ratio"], low=(b["ratio_interval"] or (None, None))[0], high=(b["ratio_interval"] or (None, None))[1],
-            verdict=b["verdict"], yardstick=b["baseline_verdict"] == "yardstick", results=b["baseline_verdict"],
+        _comparison(
+            {
+                "name": b["baseline"], "samples_us": b["baseline_samples_us"], "median_us": b["baseline_us"], "batch": b["batch"],
+                "versions": b["baseline_versions"], "ratio": b["ratio"], "ratio_low": (b["ratio_interval"] or (None, None))[0],
+                "ratio_high": (b["ratio_interval"] or (None, None))[1], "comparison": b["verdict"],
+                "computes": b["baseline_verdict"] != "yardstick", "verdict": b["baseline_verdict"],
+            }
         )
         for b in group
         if b["baseline"]
@@ -368,7 +391,7 @@ def _committed_timing(page: _Page, group: Sequence[Mapping[str, Any]]) -> Timing
     return Timing(
         subject=_committed_subject(r), provenance=_committed_provenance(r), shape=units.pairs(r["shape"]), mode=r["mode"],
         verdict=overall("measured", comparisons), dtypes=units.pairs(r["dtypes"]) if r["dtypes"] else "", method=r["method"],
-        rule=r["rule"], candidate=Contender("candidate", tuple(r["samples_us"]), r["time_us"], r["batch"]),
+        rule=r["rule"], candidate=_contender({**r, "name": "candidate", "median_us": r["time_us"]}),
         comparisons=comparisons, floor_us=r["floor_us"], flops=flops, bytes=moved, flop_unit=unit,
         checks=tuple((what, verdict) for what, _, verdict in (c.partition(": ") for c in r["checks"].split("; ") if c)),
         conditions=conditions(r["conditions"]),
@@ -470,9 +493,3 @@ def _settings(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _text(value: Any) -> str:
     return "" if value is None else str(value)
-
-
-def _with(subject: Subject, **changes: Any) -> Subject:
-    from dataclasses import replace
-
-    return replace(subject, **changes)

@@ -231,7 +231,8 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        return self.comparison.verdict if self.comparison else self.timing.verdict
+        broken = rank(self.timing.verdict) == 0
+        return self.timing.verdict if broken or self.comparison is None else self.comparison.verdict
 
     @property
     def order(self) -> tuple[Any, ...]:

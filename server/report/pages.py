@@ -96,7 +96,7 @@ def _contenders(e: Evidence) -> list[tuple[Timing, Contender]]:
     return [(t, c) for t in e.timings if t.candidate for c in (t.candidate, *(x.baseline for x in t.comparisons))]
 
 
-def _views(e: Evidence) -> tuple[list[profiles.View], list[str]]:
+def _views(e: Evidence) -> tuple[list[profiles.View], tuple[str, ...]]:
     """The profiles that are drawn, and in words those that are not."""
     found, left = [], [f"{p.subject.kernel}: not drawn, to keep the page small" for p in e.profiles[MOST_PICTURES:]]
     for p in e.profiles[:MOST_PICTURES]:
@@ -104,7 +104,7 @@ def _views(e: Evidence) -> tuple[list[profiles.View], list[str]]:
             found.append(profiles.view(p.profile, p.source, compact=True))
         except ValueError as exc:
             left.append(f"{p.subject.kernel}: {exc}")
-    return found, left
+    return found, tuple(left)
 
 
 def _origins(e: Evidence) -> list[Origin]:

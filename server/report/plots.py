@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,9 @@ def _styled(draw: Any) -> Any:
     def styled(*args: Any, **more: Any) -> Any:
         import matplotlib
 
-        with matplotlib.rc_context(_RC):
+        with matplotlib.rc_context(_RC), warnings.catch_warnings():
+            # The page's own fonts draw the text; that matplotlib's cannot measure a letter is of no consequence.
+            warnings.filterwarnings("ignore", "Glyph|Matplotlib currently does not support", UserWarning)
             return draw(*args, **more)
 
     return styled
@@ -94,7 +97,7 @@ def roofline(timings: Sequence[Timing]) -> Plot | None:
 
     One target a plot: the one most timings are for. None when no timing has work, time and a known target.
     """
-    usable = [t for t in timings if t.flops > 0 and t.bytes > 0 and t.time_us]
+    usable = [t for t in timings if min(t.flops, t.bytes, t.time_us or 0) > 0]
     names = [t.subject.target for t in usable]
     if not names:
         return None
@@ -156,6 +159,12 @@ def roofline(timings: Sequence[Timing]) -> Plot | None:
     )
     label = f"Roofline plot with {len(points)} points; the numbered list below gives every value"
     return Plot(_write(figure, "roofline", label, titles), caption, tuple(named))
+
+
+def _short(text: str) -> str:
+    """A name that leaves room for the plot, without what a font cannot measure."""
+    text = svg.legal(text)
+    return text if len(text) <= 44 else f"{text[:43]}…"
 
 
 def _neighbours(points: Sequence[tuple[float, float]]) -> dict[tuple[float, float], list[int]]:
@@ -220,7 +229,9 @@ def spread(timings: Sequence[Timing], prefix: str, what: str) -> Plot | None:
     axes.set_xticks(ticks, [f"{v:+g}" if v else "0" for v in ticks])
     axes.minorticks_off()
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_yticks(range(len(rows)), [f"{head}   {c.name}" if head else c.name for head, c, _ in rows])
+    axes.set_yticks(
+        range(len(rows)), [f"{_short(head)}   {_short(c.name)}" if head else _short(c.name) for head, c, _ in rows]
+    )
     axes.tick_params(axis="y", length=0)
     right = axes.secondary_yaxis("right")
     right.set_yticks(range(len(rows)), [f"{units.micros(c.median_us)} us" for _, c, _ in rows])
