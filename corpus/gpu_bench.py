@@ -17,6 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from cake_ir.diagnostics import CakeError
@@ -34,6 +35,12 @@ SUSPICIOUS = 3.0
 
 ITSELF = "rival"
 """Name of the contender that a job brings along."""
+
+FRESH, FRESH_RATIO, FRESH_US = 3, 2.0, 5.0
+"""A launch on bytes it never met may take FRESH_RATIO times as long as a repeated one, and FRESH_US more; a time is
+invalid when FRESH such launches in a row take longer."""
+LEAD = 3
+"""Launches on each other buffer set before one that is timed alone."""
 
 ROTATION = 4
 MEMORY_SHARE = 0.4
@@ -85,7 +92,8 @@ def rule() -> str:
     from lowering.runtime import bench, stats
 
     return (
-        f"incorrect: wrong outputs before, in or after the timed launches or on changed inputs. invalid: {bench.RULE}. "
+        f"incorrect: wrong outputs before, in or after the timed launches or on changed inputs. invalid: {bench.RULE}, or "
+        f"launches on fresh bytes that take more than {FRESH_RATIO:g} times a repeated one and {FRESH_US:g} µs, {FRESH} in a row. "
         f"Against the fastest baseline that computes the contract: {stats.RULE}. measured: no such baseline ran. A ratio "
         f"above {SUSPICIOUS:g} is validated again on fresh inputs"
     )
@@ -197,6 +205,8 @@ class _Timing:
         self.checks: list[CaseResult] = []
         self.unavailable: dict[str, str] = {}
         self.baseline_verdicts: dict[str, str] = {}
+        self.runs: list[Run] = []
+        self.faults: list[str] = []
 
     def measure(self) -> BenchShape:
         """Check, time, check again."""
@@ -215,9 +225,9 @@ class _Timing:
         trial = Trial(first, contract, launch, self.case, inputs, run)
         if not self._record(trial.judge(2), "before timing"):
             return _failed(launch, self.mode, "incorrect", f"before timing: {self.checks[-1].message}", self.checks)
-        runs = [run, *(self._another(inputs) for _ in range(self._copies() - 1))]
+        self.runs = [run, *(self._another(inputs) for _ in range(self._copies() - 1))]
         contenders = self._contenders()
-        result = self._time(runs, contenders)
+        result = self._time(self.runs, contenders)
         if not self._after(trial, contenders):
             return _failed(launch, self.mode, "incorrect", self.checks[-1].message, self.checks)
         return self._report(result, contenders)
@@ -367,18 +377,48 @@ class _Timing:
         return self._changed(trial) and self._fresh(trial, self.case.secret ^ 1, "on changed inputs from poison")
 
     def _changed(self, trial: Trial) -> bool:
-        """Other input bytes under the outputs that the timed launches left: work already done must be done again."""
+        """Other input bytes under the outputs that the timed launches left: work already done must be done again, and
+        must take its time. A launch that is much quicker on bytes it has met before keeps results, so its time is no
+        kernel's; other bytes are tried before that is said, because one launch may be slow for any reason.
+        """
         b, c = trial.buffers, self.contract
-        case = replace(self.case, secret=self.case.secret ^ 1)
-        for name, values in self.inputs.of(case).items():
-            b.load(name, values)
-        self.env.sync()
-        originals = {n: b.snapshot(n) for n in self.inputs.of(case)}
-        trial.run(self.env.stream)
-        self.env.sync()
-        expected = cmp.run_oracle(b.math, c, originals) if c.judge is None else None
-        out = {t.name: b.snapshot(t.name) for t in c.outputs}
-        return self._record(cmp.judge(b.math, c, case, originals, out, expected), "on changed inputs")
+        for n in range(1, FRESH + 1):
+            case = replace(self.case, secret=self.case.secret ^ n)
+            inputs = self.inputs.of(case)
+            for name, values in inputs.items():
+                b.load(name, values)
+            self.env.sync()
+            originals = {name: b.snapshot(name) for name in inputs}
+            fresh = self._alone()
+            expected = cmp.run_oracle(b.math, c, originals) if c.judge is None else None
+            out = {t.name: b.snapshot(t.name) for t in c.outputs}
+            if not self._record(cmp.judge(b.math, c, case, originals, out, expected), "on changed inputs"):
+                return False
+            again = median([self._alone() for _ in range(3)])
+            if fresh <= FRESH_RATIO * again + FRESH_US:
+                return True
+        self.faults.append(
+            f"a launch on fresh input bytes took {fresh:.1f} µs, the same launch repeated {again:.1f} µs: "
+            "repeated launches do not do the work"
+        )
+        return True
+
+    def _alone(self) -> float:
+        """µs of one launch on the first buffer set, behind launches on the others: clocks and caches are then the same
+        whatever the host did before."""
+        device, stream = self.env.device, self.env.stream
+        first, last = device.event(), device.event()
+        try:
+            for run in self.runs[1:] * LEAD:
+                run(stream)
+            first.record(stream)
+            self.runs[0](stream)
+            last.record(stream)
+            last.wait()
+            return last.ms_since(first) * 1000
+        finally:
+            first.close()
+            last.close()
 
     def _fresh(self, trial: Trial, secret: int, when: str) -> bool:
         """The same prepared launch and pointers with other input bytes."""
@@ -404,8 +444,9 @@ class _Timing:
         best = min(fair, key=lambda t: t.median_us, default=None)
         flops, size = contract.flops(launch.shape), contract.bytes(launch.shape, launch.dtypes)
         seconds = candidate.median_us * 1e-6
-        if result.faults:
-            verdict, message = "invalid", "; ".join(result.faults)
+        faults = [*result.faults, *self.faults]
+        if faults:
+            verdict, message = "invalid", "; ".join(faults)
         elif best is None:
             verdict, message = "measured", ""
         else:

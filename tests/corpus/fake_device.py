@@ -45,6 +45,19 @@ class FakeBuffer:
         self.freed = True
 
 
+class FakeEvent:
+    """No time goes by on this device."""
+
+    def record(self, stream: int) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def ms_since(self, earlier: FakeEvent) -> float:
+        return 0.0
+
+
 class FakeDevice:
     """`fault` makes the next synchronize raise it, and every later one too."""
 
@@ -65,6 +78,9 @@ class FakeDevice:
 
     def copy_device(self, to: int, source: int, nbytes: int) -> None:
         at(to, nbytes)[:] = at(source, nbytes)
+
+    def event(self) -> FakeEvent:
+        return FakeEvent()
 
     def free_bytes(self) -> int:
         return 1 << 30
