@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 from analyses import interpret
 from cake_ir import parse
 from cake_ir.binding import bind
 from corpus.check import check_cpu, judge_selftest
-from corpus.contract import contracts
-from corpus.distributions import BATTERY
+from corpus.contract import Contract, contracts
+from corpus.distributions import BATTERY, DRAWS
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "contracts.md").read_text(encoding="utf-8")
 
@@ -34,4 +35,10 @@ def test_the_layernorm_example_works_as_written(tmp_path: Path) -> None:
 
 
 def test_every_distribution_and_contract_is_documented() -> None:
-    assert all(f"`{name}`" in TEXT for name in (*BATTERY, *contracts()))
+    offered = {*BATTERY, *contracts(), *DRAWS} - {"tiny"}  # tiny only accompanies near_max
+    assert all(f"`{name}`" in TEXT for name in offered)
+    assert all(
+        f"`{field.name}`" in TEXT
+        for field in fields(Contract)
+        if field.name not in ("cap", "bench_distribution", "origin")
+    )
