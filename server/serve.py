@@ -171,7 +171,7 @@ def leave(engine: Engine, cake: CakeServer, code: int) -> None:
 
 
 async def _on_signal(engine: Engine, cake: CakeServer) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
         async for number in received:
             _log.info("stopping", signal=signal.Signals(number).name)
             leave(engine, cake, 128 + number if number == signal.SIGINT else 0)
