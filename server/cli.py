@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from server import __version__
-from server.cli_common import finish, json_option, parse_shape, program_options, read_program, ref_of, shared_options
+from server.cli_common import (
+    finish,
+    json_option,
+    parse_shape,
+    program_options,
+    read_program,
+    ref_of,
+    shared_options,
+    write_artifacts,
+)
 from server.cli_evidence import COMMANDS as EVIDENCE
 from server.cli_knowledge import COMMANDS as KNOWLEDGE
 from server.cli_report import report
@@ -250,6 +259,10 @@ def bench(
 @program_options
 @click.option("--contract", required=True, help="Workload contract that supplies inputs.")
 @click.option("--shape", "shape", multiple=True, metavar="M=..,N=..", help="Shape (default: the first tuning shape).")
+@click.option("--compare", metavar="ID", default="", help="Set it beside the profile of this measurement_id.")
+@click.option("--compare-anyway", is_flag=True, help="Compare although device, contract or shape differ.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the page of the profile here.")
+@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write the timeline here, for Perfetto.")
 @click.pass_context
 def profile(
     ctx: click.Context,
@@ -260,14 +273,27 @@ def profile(
     as_json: bool,
     contract: str,
     shape: tuple[str, ...],
+    compare: str,
+    compare_anyway: bool,
+    html: Path | None,
+    trace: Path | None,
 ) -> None:
-    """Profile FILE on the GPU at one shape."""
+    """Profile FILE on the GPU at one shape: what bounds it, and which lines cost the most."""
     from server.terminal import show_data, working
 
     engine = ctx.obj.engine()
     ref = ref_of(file, settings, target, kernel)
     with working("profiling") as control:
-        result = engine.evaluate.profile(ref, contract, parse_shape(shape), control=control, detail="detailed")
+        result = engine.evaluate.profile(
+            ref,
+            contract,
+            parse_shape(shape),
+            compare_with=compare,
+            compare_anyway=compare_anyway,
+            control=control,
+            detail="detailed",
+        )
+    write_artifacts(engine, result, {"timeline": html, "trace": trace})
     finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_data)
 
 

@@ -110,6 +110,29 @@ def shared_options() -> list[click.Option]:
     return [click.Option([name], expose_value=False, callback=_remember, **more) for name, more in rows]
 
 
+def write_artifacts(engine: Any, result: Result, paths: dict[str, Path | None]) -> None:
+    """Write artifacts of a result to files, by kind. What the result does not have is said on stderr.
+
+    Raises EngineError storage/unavailable when a file cannot be written."""
+    from server.errors import EngineError
+
+    owners = {a.kind: a.uri.removeprefix("cake://artifact/").split("/")[0] for a in result.artifacts}
+    for kind, path in paths.items():
+        if path is None:
+            continue
+        raw = engine.artifact(owners[kind], kind) if kind in owners else None
+        if raw is None:
+            click.echo(f"{path} not written: this result has no {kind}", err=True)
+            continue
+        try:
+            path.write_bytes(raw)
+        except OSError as exc:
+            message = f"{path} cannot be written: {exc.strerror}"
+            raise EngineError(
+                "storage/unavailable", message, f"the {kind} is stored as {kind} of {owners[kind]}"
+            ) from exc
+
+
 def finish(
     ctx: click.Context,
     result: Result,

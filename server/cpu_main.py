@@ -106,7 +106,50 @@ def stand(job: dict[str, Any]) -> dict[str, Any]:
     return ask(bound, derive(bound), dims, job["sms"]).to_json()
 
 
-JOBS = {"build": build, "check": check, "prepare": prepare, "stand": stand}
+def blame(job: dict[str, Any]) -> dict[str, Any]:
+    """Failed cases of a GPU's answer with the op that wrote each wrong element; see corpus.blame."""
+    from corpus.blame import blame_job
+    from corpus.check import CaseResult
+    from corpus.contract import contracts
+
+    extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
+    contract = contracts(extra, [])[job["contract"]]
+    cases = [CaseResult.model_validate(c) for c in job["cases"]]
+    done = blame_job(bind_job(job), contract, cases, job["seed"], job["secret"], job["sms"])
+    return {"cases": [c.model_dump(mode="json") for c in done]}
+
+
+def explain(job: dict[str, Any]) -> dict[str, Any]:
+    """What a profile says (corpus.profiling), its samples joined with the machine code of the same cubin.
+
+    Answers {"summary": Summary JSON, "listing": text}; when the code here is not the code that was profiled, samples stay
+    without lines and the summary's notes say so.
+    """
+    import hashlib
+
+    from corpus.contract import contracts
+    from corpus.profiling import facts, sass_listing, summarise
+    from lowering import build as compile_kernel
+    from lowering import emit
+
+    bound = bind_job(job)
+    extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
+    profile = job["profile"]
+    known = facts(bound, job["text"], contracts(extra, [])[job["contract"]], profile["shape"]["shape"])
+    emitted = emit(bound)
+    done = compile_kernel(emitted, timeout_s=job["timeout_s"])  # cached where `prepare` has just built it
+    same = hashlib.sha256(done.cubin).hexdigest() == job["cubin_sha256"]
+    rows = profile["counters"].get("instructions", []) if same else []
+    found = summarise(profile, done.sass if same else None, known).to_json()
+    if not same:
+        found["notes"] = [
+            *found["notes"],
+            "the machine code built here is not the profiled one: samples stay without lines",
+        ]
+    return {"summary": found, "listing": sass_listing(done.sass, job["text"], rows, emitted.symbol)}
+
+
+JOBS = {"explain": explain, "build": build, "check": check, "prepare": prepare, "stand": stand, "blame": blame}
 
 
 def main() -> None:

@@ -153,7 +153,7 @@ class Evaluator(GpuWork):
             if "diagnostic" in raw:
                 raise as_error(Diagnostic.model_validate(raw["diagnostic"]))
             known = raw
-            self._store(
+            self.keep(
                 unit, spec, "check-cpu", {"shapes": wanted}, "cpu", "passed" if raw["passed"] else "failed", raw
             )
             known["reused"] = False
@@ -226,10 +226,15 @@ class Evaluator(GpuWork):
         contract: str,
         shape: Mapping[str, int],
         *,
+        compare_with: str = "",
+        compare_anyway: bool = False,
         control: Control | None = None,
         detail: Detail = "concise",
     ) -> Result:
-        """Profile an accepted kernel at one shape (the contract's first tuning shape when none is given)."""
+        """Profile an accepted kernel at one shape (the contract's first tuning shape when none is given), and set it
+        beside the stored profile `compare_with`; see server.profiling."""
+        from server.profiling import profile
+
         control = control or Control()
         return self._on_gpu(
             ref,
@@ -238,7 +243,7 @@ class Evaluator(GpuWork):
             [shape] if shape else "tuning",
             control,
             detail,
-            lambda p, u, s: self._profile(p, u, s, shape, control, detail),
+            lambda p, u, s: profile(self, p, u, s, shape, control, detail, compare_with, compare_anyway),
         )
 
     def _on_gpu(
@@ -280,7 +285,7 @@ class Evaluator(GpuWork):
         if known is None:
             known = self.run_gpu(program, unit, spec, "check", wanted, control)
             verdict = "passed" if known["passed"] else "failed"
-            self._store(unit, spec, "check-gpu", {"shapes": wanted}, device_name(known), verdict, known)
+            self.keep(unit, spec, "check-gpu", {"shapes": wanted}, device_name(known), verdict, known)
         return self._check_result(program, unit, spec, known, f"on {device_name(known)}", detail)
 
     def _bench(
@@ -290,7 +295,7 @@ class Evaluator(GpuWork):
         known = None if fresh else self._stored(unit, spec, "bench", {"shapes": wanted})
         if known is None or {"invalid", "error"} & {s["verdict"] for s in known["shapes"]}:  # another run may be better
             known = self.run_gpu(program, unit, spec, "bench", wanted, control, modes=["warm", "cold"])
-            self._store(
+            self.keep(
                 unit,
                 spec,
                 "bench",
@@ -311,47 +316,11 @@ class Evaluator(GpuWork):
             "reused": bool(known.get("reused")),
             "shapes": [bench_row(s) for s in known["shapes"]],
         }
+        located = [Diagnostic.model_validate(d) for d in known.get("diagnostics", [])]
+        add_diagnostics(result, located, program.text, detail)
         result.artifacts = [self._engine.store.put_artifact(unit.variant_id, "bench", json.dumps(known, indent=1))]
         result.next = _after_bench(program, spec, {str(s["verdict"]) for s in known["shapes"]})
         return result
-
-    def _profile(
-        self, program: Program, unit: Unit, spec: Any, shape: Mapping[str, int], control: Control, detail: Detail
-    ) -> Result:
-        wanted = shape_list(spec, [dict(shape)] if shape else "tuning")[:1]
-        raw = self.run_gpu(program, unit, spec, "profile", wanted, control)
-        self._store(
-            unit, spec, "profile", {"shapes": wanted}, device_name(raw), "passed" if raw["passed"] else "failed", raw
-        )
-        result = Result(
-            summary=f"{unit.kernel} on {device_name(raw)}: {clean(str(raw['summary']), 300)}",
-            status="passed" if raw["passed"] else "failed",
-            ids={**program.ids, "variant_id": unit.variant_id},
-        )
-        row = raw["shapes"][0]
-        result.data = {"contract": spec.name, "device": plain(raw["device"]), **bench_row(row)}
-        result.data["conditions"] = plain(row.get("conditions"))
-        if row.get("candidate"):
-            self._explain(unit, spec, row, result)
-        result.artifacts = [self._engine.store.put_artifact(unit.variant_id, "profile", json.dumps(raw, indent=1))]
-        return result
-
-    def _explain(self, unit: Unit, spec: Any, row: Mapping[str, Any], result: Result) -> None:
-        """Set the measured time beside the model's bounds. Event timing only: no hardware counters are read."""
-        from analyses import estimate
-        from corpus.signature import solve_dims
-
-        assert unit.bound is not None
-        measured = float(row["candidate"]["median_us"])
-        found = estimate(unit.bound, dict(solve_dims(unit.bound, spec, row["shape"])))
-        result.data["method"] = "event timing beside the model's bounds; no hardware counters"
-        result.data["achieved"] = {"tflop_per_s": row["flops_per_s"] / 1e12, "gbyte_per_s": row["bytes_per_s"] / 1e9}
-        result.data["share_of_bounds"] = {k: round(v / measured, 3) for k, v in found.bounds_us.items()}
-        result.data["model"] = {"time_us": found.time_us, "measured_over_model": round(measured / found.time_us, 3)}
-        result.data["limiters"] = plain(found.limiters[:3])
-        result.summary += f"; the model's tightest bound is {found.bound_by}"
-        if not 0.5 <= measured / found.time_us <= 2:
-            result.next = "the model is off by more than 2x: report_failure (symptom mispredicted_time)"
 
     # ---- the whole way ---------------------------------------------------------------------------------------------
 
@@ -440,7 +409,7 @@ class Evaluator(GpuWork):
                 return {**row["record"]["raw"], "reused": True}
         return None
 
-    def _store(
+    def keep(
         self,
         unit: Unit,
         spec: Any,
@@ -450,6 +419,7 @@ class Evaluator(GpuWork):
         verdict: str,
         raw: Mapping[str, Any],
     ) -> str:
+        """Store evidence about a variant; answers its id. Durable when this returns."""
         record = {"key": self._key(spec, kind, what), "contract_digest": spec.digest, "raw": plain(raw)}
         record["undecided"] = self._engine.undecided(unit)
         return self._engine.store.put_measurement(

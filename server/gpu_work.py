@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from server.engine import Engine
 
 COMPILE_TIMEOUT_S = 180.0
+BLAME_TIMEOUT_S = 60.0
 GPU_TIMEOUT_S = 540.0
 NO_GPU_NEXT = "verify, estimate_cost, compile and check by interpretation work here; time it on a machine with the GPU"
 NO_GPU = "this machine has no GPU (or the server runs with --no-gpu)"
@@ -43,6 +44,11 @@ class GpuWork:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._devices: dict[int, dict[str, Any]] = {}
+
+    @property
+    def engine(self) -> Engine:
+        """What this works for."""
+        return self._engine
 
     def _gpu(self) -> int:
         """The GPU to use. Raises Missing gpu/none."""
@@ -137,7 +143,39 @@ class GpuWork:
                 launches = ready["job"]["launches"]
                 again["at"] = {"job": kind, "shape": launches[0]["shape"] if len(launches) == 1 else None}
                 self._raise_recorded(exc, unit, self._diagnose(exc, unit, again, lock, control))
-        return {**raw, "device": raw.get("device") or device, "refused_shapes": ready["skipped"]}
+        plans = [p for launch in ready["job"]["launches"] for p in launch["plans"]]
+        answer = {
+            **raw, "device": raw.get("device") or device, "refused_shapes": ready["skipped"],
+            "cubin_sha256": plans[0]["cubin_sha256"] if plans else "",
+        }  # fmt: skip
+        return self._blamed(program, unit, spec, answer, device["sms"], control)
+
+    def _blamed(
+        self, program: Program, unit: Unit, spec: Any, raw: dict[str, Any], sms: int, control: Control
+    ) -> dict[str, Any]:
+        """The answer with the op, role instance and CTA that wrote each wrong element; as it is where nothing says so."""
+        lists = [raw.get("cases", []), *(s.get("checks", []) for s in raw.get("shapes", ()) if isinstance(s, dict))]
+        wrong = [c for cases in lists for c in cases if c.get("at")]
+        if not wrong:
+            return raw
+        extra = self._engine.config.contracts_dir
+        job = {
+            **job_of(program, unit),
+            "kind": "blame",
+            "contract": spec.name,
+            "contracts_dir": str(extra.resolve()) if extra else None,
+            "cases": wrong,
+            "seed": raw["seed"],
+            "secret": raw["secret"],
+            "sms": sms,
+        }
+        try:
+            named = run_worker("server.cpu_main", job, timeout_s=BLAME_TIMEOUT_S, control=control).get("cases", [])
+        except Cancelled:
+            raise
+        except EngineError:  # the verdict stands without it
+            return raw
+        return _renamed(raw, {id(old): new for old, new in zip(wrong, named, strict=False)})
 
     def _preparation(
         self,
@@ -243,6 +281,34 @@ def _symptom(code: str) -> Symptom | None:
     return "crash" if code in ("worker/killed", "worker/crashed", DEVICE_FAULT) else None
 
 
+def _renamed(raw: dict[str, Any], named: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """The answer with its cases replaced (by identity), the new words in messages made of theirs, and their diagnostics."""
+    out = dict(raw)
+    if "cases" in raw:
+        out["cases"] = [named.get(id(c), c) for c in raw["cases"]]
+        out["summary"] = _reworded(str(raw.get("summary", "")), raw["cases"], named)
+    if isinstance(raw.get("shapes"), list):
+        out["shapes"] = [
+            {
+                **s,
+                "checks": [named.get(id(c), c) for c in s.get("checks", [])],
+                "message": _reworded(str(s.get("message", "")), s.get("checks", []), named),
+            }
+            for s in raw["shapes"]
+        ]
+    located = [c["diagnostic"] for c in named.values() if c.get("diagnostic")]
+    out["diagnostics"] = [*raw.get("diagnostics", []), *located]
+    return out
+
+
+def _reworded(text: str, cases: Sequence[dict[str, Any]], named: Mapping[int, dict[str, Any]]) -> str:
+    for c in cases:
+        new = named.get(id(c))
+        if new is not None and c["message"]:
+            text = text.replace(c["message"], new["message"])
+    return text
+
+
 def job_of(program: Program, unit: Unit) -> dict[str, Any]:
     return {"text": program.text, "bindings": unit.bindings, "target": unit.target, "kernel": unit.kernel}
 
@@ -272,11 +338,11 @@ def bench_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "time_us": candidate.get("median_us"),
         "floor_us": row.get("floor_us"),
         "mad_us": candidate.get("mad_us"),
-        "cv": candidate.get("cv"),
+        "cv": None if candidate.get("cv") is None else round(candidate["cv"], 4),
         "baseline": row.get("baseline"),
         "baseline_us": base.get("median_us"),
         "ratio": row.get("ratio"),
-        "interval": [base["ratio_low"], base["ratio_high"]] if base.get("ratio_low") else None,
+        "interval": [round(base["ratio_low"], 4), round(base["ratio_high"], 4)] if base.get("ratio_low") else None,
         "unavailable": row.get("unavailable") or None,
     }
     return {k: v for k, v in out.items() if v not in (None, "")}

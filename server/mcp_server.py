@@ -264,6 +264,8 @@ class CakeServer:
         bindings: Bindings = {},  # noqa: B006
         target: Target = "",
         kernel: Kernel = "",
+        compare_with: Annotated[str, Field(description="measurement_id of an earlier profile, the reference")] = "",
+        compare_anyway: Annotated[bool, Field(description="although device, contract or shape differ")] = False,
         wait_s: WaitS = 45,
         job_id: JobId = "",
         detail: DetailArg = "concise",
@@ -271,11 +273,26 @@ class CakeServer:
         def start() -> Job:
             ref = _ref(ir_id, "", bindings, target, kernel)
             self._admit(ref, contract, [shape] if shape else "")
-            request = {"ref": _plain_ref(ref), "contract": contract, "shape": shape, "detail": detail}
+            request = {
+                "ref": _plain_ref(ref),
+                "contract": contract,
+                "shape": shape,
+                "compare_with": compare_with,
+                "compare_anyway": compare_anyway,
+                "detail": detail,
+            }
             return self.jobs.start(
                 "profile",
                 request,
-                lambda control: self.engine.evaluate.profile(ref, contract, shape, control=control, detail=detail),
+                lambda control: self.engine.evaluate.profile(
+                    ref,
+                    contract,
+                    shape,
+                    compare_with=compare_with,
+                    compare_anyway=compare_anyway,
+                    control=control,
+                    detail=detail,
+                ),
             )
 
         return await self._long(ctx, "profile", job_id, wait_s, start)
@@ -341,7 +358,12 @@ class CakeServer:
                 "where there is one), then time it beside baselines. Stops at the first failing step. "
                 "Stored evidence is reused unless fresh.",
             ),
-            (self.profile, work, "Profile an accepted kernel on the GPU at one shape and name what bounds it."),
+            (
+                self.profile,
+                work,
+                "Profile an accepted kernel on the GPU at one shape: what bounds it and the lines that cost the most, from "
+                "hardware counters and an in-kernel timeline where they can be had; beside an earlier profile on request.",
+            ),
             (
                 self.report_failure,
                 work,

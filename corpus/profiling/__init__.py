@@ -10,8 +10,8 @@
 from __future__ import annotations
 
 from corpus.profiling.attribution import sass_listing
-from corpus.profiling.compare import Side, compare
+from corpus.profiling.compare import compare
 from corpus.profiling.facts import Facts, facts
 from corpus.profiling.limiters import RULES, Limiter, Summary, summarise
 
-__all__ = ["RULES", "Facts", "Limiter", "Side", "Summary", "compare", "facts", "sass_listing", "summarise"]
+__all__ = ["RULES", "Facts", "Limiter", "Summary", "compare", "facts", "sass_listing", "summarise"]

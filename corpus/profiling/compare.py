@@ -1,15 +1,14 @@
 """Two profiles side by side: time, lines, roles and counters, what moved most first.
 
-`Side` is one profile with its summary. The first is the reference, the second the one that is asked about: a ratio above
-1 means that the second is faster. Lines are matched by role, kind and ops in text order, because line numbers move with
-every edit. The runs were not interleaved, so the interval of the ratio is the widest that the two medians' intervals
-allow, and a clock that differs is named.
+A side is the JSON of `corpus.jobs.Profile` whose `summary` is that of `corpus.profiling.Summary`. The first is the
+reference, the second the one that is asked about: a ratio above 1 means that the second is faster. Lines are matched by
+role, kind and ops in text order, because line numbers move with every edit. The runs were not interleaved, so the
+interval of the ratio is the widest that the two medians' intervals allow, and a clock that differs is named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from cake_ir.diagnostics import CakeError, error
@@ -18,42 +17,35 @@ from lowering.runtime import stats
 MOVED = 2.0
 """Percentage points (or percent of the value, for other units) from which a counter counts as moved."""
 
-
-@dataclass(frozen=True)
-class Side:
-    """`profile` is the JSON of `corpus.jobs.Profile`, `summary` that of `corpus.profiling.Summary`."""
-
-    profile: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    name: str = ""
-
-    @property
-    def samples(self) -> list[float]:
-        return [float(s) for s in self.profile["shape"]["candidate"]["samples_us"]]
+Side = Mapping[str, Any]
 
 
-def compare(reference: Side, other: Side, *, force: bool = False) -> dict[str, Any]:
-    """{"ratio", "ratio_interval", "verdict", "time_us": [reference, other], "bound", "roles", "lines", "metrics", "notes"}.
+def compare(reference: Side, other: Side, *, name: str = "", force: bool = False) -> dict[str, Any]:
+    """{"reference", "ratio", "ratio_interval", "verdict", "time_us": [reference, other], "bound", "roles", "lines",
+    "metrics", "notes"}; `name` is what the answer calls the reference.
 
     lines and roles: {"role", "line": [a, b], "ops", "us": [a, b], "delta_us"}, the largest difference first; what one side
     lacks is null. Raises CakeError `profile/not-comparable` for another device, contract, shape, element types or timing
     mode unless `force`, then the differences are notes; and whatever `force` says when a side has no valid time.
     """
-    notes = differences(reference.profile, other.profile)
+    notes = differences(reference, other)
     if notes and not force:
         raise _no(f"the profiles are not comparable: {'; '.join(notes)}")
     for side in (reference, other):
-        if not side.profile["passed"] or not side.profile["shape"].get("candidate"):
-            raise _no(f"the profile {side.name or 'given'} has no valid time: {side.profile['summary'][:160]}")
-    a, b = (stats.summarise(s.samples) for s in (reference, other))
+        summary = side["summary"]
+        if not side["passed"] or not side["shape"].get("candidate") or not isinstance(summary, Mapping):
+            why = summary["sentence"] if isinstance(summary, Mapping) else summary
+            which = f"the reference {name}".strip() if side is reference else "the profile"
+            raise _no(f"{which} has no valid time or no summary: {side['shape'].get('message') or why}"[:400])
+    a, b = (stats.summarise([float(s) for s in x["shape"]["candidate"]["samples_us"]]) for x in (reference, other))
     ratio, low, high = a.median / b.median, a.low / b.high, a.high / b.low
-    lines = _pairs(reference.summary["by_line"], other.summary["by_line"])
+    first, second = reference["summary"], other["summary"]
     return {
-        "reference": reference.name, "time_us": [a.median, b.median], "ratio": ratio, "ratio_interval": [low, high],
-        "verdict": stats.decide(ratio, low, high), "bound": [reference.summary["bound"], other.summary["bound"]],
-        "roles": _roles(reference.summary["by_role"], other.summary["by_role"]), "lines": lines,
-        "metrics": _metrics(reference.profile["counters"], other.profile["counters"]),
-        "notes": [*notes, *_clock(reference.profile, other.profile)],
+        "reference": name, "time_us": [a.median, b.median], "ratio": ratio, "ratio_interval": [low, high],
+        "verdict": stats.decide(ratio, low, high), "bound": [first["bound"], second["bound"]],
+        "roles": _roles(first["by_role"], second["by_role"]), "lines": _pairs(first["by_line"], second["by_line"]),
+        "metrics": _metrics(reference["counters"], other["counters"]),
+        "notes": [*notes, *_clock(reference, other)],
     }  # fmt: skip
 
 

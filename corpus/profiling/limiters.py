@@ -153,7 +153,8 @@ class Summary:
 
     `by_line`: {"line", "role", "ops", "what", "kind", "us", "share", "samples", "stalls"}, largest first; `us` and
     `kind` only with a timeline, `samples` and `stalls` only with counters. `by_role`: {"role", "us" by kind, "samples",
-    "stalls", "waiting"}. Of the samples, `unattributed` is the share that no line could be named for.
+    "stalls", "waiting"}. `model_us` is the cost model's time. Of the samples, `unattributed` is the share that no line could be
+    named for.
     """
 
     bound: str
@@ -165,6 +166,7 @@ class Summary:
     by_role: tuple[dict[str, Any], ...] = ()
     units: Mapping[str, float] = field(default_factory=dict)
     units_from: str = "model"
+    model_us: float = 0.0
     overhead: float | None = None
     unattributed: float | None = None
     brief: Mapping[str, str] = field(default_factory=dict)
@@ -188,7 +190,8 @@ def summarise(profile: Mapping[str, Any], sass: Sass | None, facts: Facts) -> Su
         raise ValueError("the profile has no time: the kernel could not be timed")
     timeline, counters = _had(profile["timeline"]), _had(profile["counters"])
     rows = counters.get("instructions", []) if sass is not None else []
-    cells = samples_by_line(sass, rows, facts, facts.kernel) if sass is not None and rows else []
+    symbol = facts.kernel if sass is not None and any(i.function == facts.kernel for i in sass.instructions) else ""
+    cells = samples_by_line(sass, rows, facts, symbol) if sass is not None and rows else []
     metrics = {k: float(m["value"]) for k, m in counters.get("metrics", {}).items()}
     time_us = float(candidate["median_us"])
     table = _lines(timeline, cells, facts, time_us)
@@ -200,7 +203,7 @@ def summarise(profile: Mapping[str, Any], sass: Sass | None, facts: Facts) -> Su
     return Summary(
         bound=rule.bound, why=why, basis=_basis(timeline, metrics), time_us=time_us, limiters=limiters,
         by_line=tuple(table), by_role=tuple(roles), units=numbers.units, units_from=numbers.source,
-        overhead=timeline.get("overhead"), brief=_brief(counters.get("metrics", {})),
+        model_us=facts.model_us, overhead=timeline.get("overhead"), brief=_brief(counters.get("metrics", {})),
         unattributed=sum(c.samples for c in cells if not c.line) / total if total else None,
         notes=tuple(f"no {name}: {profile[name]['unavailable']}" for name in ("timeline", "counters") if "unavailable" in profile[name]),
     )  # fmt: skip

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from cake_ir.diagnostics import CakeError
-from corpus.profiling import Side, compare, summarise
+from corpus.profiling import compare, summarise
 from corpus.profiling.compare import words
 from tests.corpus.profiling.synthetic import FACTS, SASS, metrics, profile, rows, timeline
 
 SOME = rows(0, 0, 20, 5, 0, 0, 10, 0, 60, 5, 0, 0)
 
 
-def side(name: str = "", **more: Any) -> Side:
+def side(**more: Any) -> dict[str, Any]:
     given = profile(**more)
-    return Side(given, summarise(given, SASS, FACTS).to_json(), name)
+    return {**given, "summary": summarise(given, SASS, FACTS).to_json()}
 
 
 def counted(**values: float) -> dict[str, Any]:
@@ -24,14 +24,13 @@ def counted(**values: float) -> dict[str, Any]:
 
 
 def test_a_faster_second_has_a_ratio_above_one_and_its_lines_largest_first() -> None:
-    a = side("m_1", timeline=timeline(wait=40.0), counters=counted(tensor=50.0, dram=20.0, duration=100.0))
+    a = side(timeline=timeline(wait=40.0), counters=counted(tensor=50.0, dram=20.0, duration=100.0))
     b = side(
-        "m_2",
         time_us=80.0,
         timeline=timeline(wait=12.0, kernel_us=80.0),
         counters=counted(tensor=62.0, dram=21.0, duration=80.0),
     )
-    found = compare(a, b)
+    found = compare(a, b, name="m_1")
     assert found["ratio"] == pytest.approx(1.25) and found["verdict"] == "faster" and found["reference"] == "m_1"
     low, high = found["ratio_interval"]
     assert low < 1.25 < high and high - low < 0.02
@@ -96,19 +95,20 @@ def test_nonsense_is_refused_unless_asked_for(change: dict[str, Any], says: str)
 
 def test_another_shape_or_element_type_is_refused() -> None:
     a, b = side(), side()
-    b.profile["shape"].update(shape={"M": 16}, dtypes={"a": "f16"})  # type: ignore[union-attr]
+    b["shape"].update(shape={"M": 16}, dtypes={"a": "f16"})
     with pytest.raises(CakeError, match="shape M=8 and M=16; element types a=bf16 and a=f16"):
         compare(a, b)
 
 
 def test_a_side_without_a_valid_time_is_refused_whatever_is_asked() -> None:
-    bad = side(passed=False, summary="invalid: throttled")
-    with pytest.raises(CakeError, match="no valid time: invalid: throttled"):
+    bad = side(passed=False)
+    bad["shape"] |= {"verdict": "invalid", "message": "throttled"}
+    with pytest.raises(CakeError, match="the profile has no valid time or no summary: throttled"):
         compare(side(), bad, force=True)
 
 
 def test_clocks_that_explain_the_ratio_are_named() -> None:
     a, b = side(), side(time_us=95.0)
     for given, mhz in ((a, 1800.0), (b, 1900.0)):
-        given.profile["shape"]["conditions"] = {"telemetry": {"sm_mhz_mean": mhz}}
+        given["shape"]["conditions"] = {"telemetry": {"sm_mhz_mean": mhz}}
     assert compare(a, b)["notes"] == ["mean SM clocks differ: 1800 and 1900 MHz explain a ratio of 1.056"]
