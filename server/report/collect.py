@@ -221,8 +221,9 @@ def _timing(page: _Page, subject: Subject, provenance: Provenance, s: Mapping[st
     comparisons = tuple(replace(c, verdict=verdict) if c.baseline.name == s.get("baseline") else c for c in comparisons)
     return Timing(
         subject=subject, provenance=provenance, shape=units.pairs(s["shape"]), mode=str(s["mode"]),
-        verdict=verdict, dtypes=units.pairs(s["dtypes"]) if s.get("dtypes") else "", method=str(s.get("method", "")),
-        message=str(s.get("message", "")), rule=rule, candidate=_contender(s["candidate"]) if s.get("candidate") else None, comparisons=comparisons,
+        verdict=verdict, dtypes=units.pairs(s["dtypes"]) if s.get("dtypes") else "",
+        method=str(s.get("method", "")), message=str(s.get("message", "")), rule=rule,
+        candidate=_contender(s["candidate"]) if s.get("candidate") else None, comparisons=comparisons,
         unavailable={str(k): str(v) for k, v in s.get("unavailable", {}).items()}, floor_us=_amount(s.get("floor_us")),
         flops=_amount(s.get("flops")) or flops, bytes=_amount(s.get("bytes")) or moved, flop_unit=unit,
         checks=_checks(s.get("checks", ())), conditions=conditions(s.get("conditions", {})),

@@ -160,7 +160,7 @@ class Timing:
         if not self.checks:
             return ""
         head = f"all {len(good)} passed" if not bad else f"{'; '.join(bad)}; {len(good)} passed"
-        return head + (f": {', '.join(good)}" if good else "")
+        return head + (f": {'; '.join(units.counted_up(good))}" if good else "")
 
     @property
     def label(self) -> str:
@@ -238,7 +238,7 @@ class Row:
     def order(self) -> tuple[Any, ...]:
         """Broken measurements, losses, inconclusive, wins, then what has no baseline; within each by ratio."""
         worth = self.comparison.ratio if self.comparison and self.comparison.ratio is not None else 0.0
-        return (rank(self.verdict), worth, self.timing.label, self.timing.mode)
+        return (rank(self.verdict), worth)
 
 
 @dataclass(frozen=True)

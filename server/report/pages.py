@@ -20,6 +20,7 @@ from server import __version__
 from server.report import picture, plots, profiles, units
 from server.report.model import UNKNOWN_VERDICT, VERDICTS, Contender, Evidence, Timing, rank
 from server.report.svg import legal
+from server.wording import counted
 
 MOST_PICTURES = 12
 """Timelines drawn on a page of evidence; more would make it large. The rest are named."""
@@ -47,7 +48,7 @@ class Origin:
 def evidence_page(e: Evidence) -> str:
     """The page of stored or committed evidence."""
     drawn, left = _views(e)
-    timings = sorted(e.timings, key=lambda t: (rank(t.verdict), t.label, t.mode))
+    timings = sorted(e.timings, key=lambda t: rank(t.verdict))
     return _render(
         "evidence.html.j2", title=e.title, script="", e=e, rows=e.rows(), yardsticks=e.rows(yardsticks=True),
         timings=timings, roofline=plots.roofline(e.timings), spreads=_spreads(e), contenders=_contenders(e),
@@ -151,6 +152,6 @@ def _environment() -> jinja2.Environment:
     )  # fmt: skip
     env.filters |= {
         "micros": units.micros, "ratio": units.ratio, "percent": units.percent, "size": units.size, "day": units.day,
-        "number": units.number, "svg": Markup,
+        "number": units.number, "svg": Markup, "counted": lambda n, noun: counted(n, noun),
     }  # fmt: skip
     return env

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from server.report import svg, units
-from server.report.model import Contender, Timing
+from server.report.model import Contender, Timing, rank
 
 if TYPE_CHECKING:
     from cake_ir.targets.table import Target
@@ -95,9 +95,9 @@ def _styled(draw: Any) -> Any:
 def roofline(timings: Sequence[Timing]) -> Plot | None:
     """Achieved FLOP/s over FLOP per compulsory byte, one point per timing, under the roofs of its target.
 
-    One target a plot: the one most timings are for. None when no timing has work, time and a known target.
+    Times that must not be used (incorrect, invalid) have no point. One target a plot: the one most timings are for. None when no timing has work, time and a known target.
     """
-    usable = [t for t in timings if min(t.flops, t.bytes, t.time_us or 0) > 0]
+    usable = [t for t in timings if min(t.flops, t.bytes, t.time_us or 0) > 0 and rank(t.verdict) > 0]
     names = [t.subject.target for t in usable]
     if not names:
         return None
@@ -110,7 +110,7 @@ def roofline(timings: Sequence[Timing]) -> Plot | None:
     kernels = list(dict.fromkeys(t.subject.kernel for t in usable))
     points = [(t.flops / t.bytes, t.flops / (t.time_us or 1) * 1e6, t) for t in usable]
     peak = max(limit.flops_per_s.values())
-    left = min(0.4 * min(x for x, _, _ in points), 0.1 * peak / limit.bytes_per_s)
+    left = min(0.4 * min(x for x, _, _ in points), 0.02 * peak / limit.bytes_per_s)
     right = max(4 * max(x for x, _, _ in points), 4 * peak / limit.bytes_per_s)
     figure, axes = _figure(9.6, 4.6)
     for i, (unit, rate) in enumerate(sorted(limit.flops_per_s.items(), key=lambda kv: -kv[1])):
@@ -140,7 +140,7 @@ def roofline(timings: Sequence[Timing]) -> Plot | None:
         named.append((n, text))
         titles[f"point{n}"] = text
     for (x, y), numbers in _neighbours([(x, y) for x, y, _ in points]).items():
-        axes.annotate(", ".join(map(str, numbers)), (x, y), xytext=(7, -3), textcoords="offset points", fontsize=8)
+        axes.annotate(units.ranges(numbers), (x, y), xytext=(7, -3), textcoords="offset points", fontsize=8)
     bottom = min(0.3 * min(y for _, y, _ in points), 0.3 * min(limit.flops_per_s.values()))
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, peak * 2.5))
     axes.set_xlabel("arithmetic intensity (FLOP per compulsory byte)")
@@ -153,6 +153,8 @@ def roofline(timings: Sequence[Timing]) -> Plot | None:
     axes.grid(True, which="major")
     axes.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
     axes.yaxis.set_major_formatter(lambda v, _: units.scaled(v, "FLOP/s"))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(lambda v, _: "")
     caption = (
         f"Roofs of {limit.target} ({limit.product}) by data sheet ({limit.source}). Filled markers: warm; hollow: cold. Bytes are the "
         "contract's compulsory traffic; where it fits the L2 cache, a warm point may lie above the memory roof."
@@ -168,10 +170,10 @@ def _short(text: str) -> str:
 
 
 def _neighbours(points: Sequence[tuple[float, float]]) -> dict[tuple[float, float], list[int]]:
-    """Numbers from 1 by the place of the label: points closer than 6 % on both logarithmic axes share one."""
+    """Numbers from 1 by the place of the label: points about a letter apart on both logarithmic axes share one."""
     out: dict[tuple[float, float], list[int]] = {}
     for n, (x, y) in enumerate(points, 1):
-        near = next((p for p in out if max(abs(math.log(p[0] / x)), abs(math.log(p[1] / y))) < 0.06), (x, y))
+        near = next((p for p in out if abs(math.log(p[0] / x)) < 0.1 and abs(math.log(p[1] / y)) < 0.22), (x, y))
         out.setdefault(near, []).append(n)
     return out
 

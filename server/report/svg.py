@@ -17,7 +17,9 @@ _DROPPED = {f"{{{SVG}}}metadata", f"{{{SVG}}}style"}
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 _FONT = re.compile(r"(?:(?P<weight>bold|\d{3})\s+)?(?P<size>[\d.]+px)\s")
-_UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
+_UNSAFE = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]"
+)
 
 #: Colours that plots are drawn in, and the class that replaces them: `f-` fills, `s-` strokes (templates/style.css).
 CLASSES = {
@@ -27,7 +29,8 @@ CLASSES = {
 
 
 def legal(text: str) -> str:
-    """Text without what XML cannot hold (control characters, lone surrogates)."""
+    """Text without what XML cannot hold (control characters, lone surrogates) and without marks that turn the direction of
+    what follows, which would show a number or verdict backwards."""
     return _UNSAFE.sub("\ufffd", text)
 
 

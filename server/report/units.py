@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 NONE = "–"
+_LAST_NUMBER = re.compile(r"(.* )(\d{1,6})")
 
 
 def number(value: Any, digits: int = 4) -> str:
@@ -69,6 +72,26 @@ def day(text: str) -> str:
 def when(seconds: float) -> str:
     """A time of the store (seconds since 1970) as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """[1, 2, 3, 7] as "1 to 3, 7"."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ", ".join(f"{r[0]} to {r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs)
+
+
+def counted_up(names: Sequence[str]) -> list[str]:
+    """["set 0", "set 1", "set 2", "end"] as ["set 0 to 2", "end"]: names that differ in a last number are one."""
+    groups: dict[str, list[int]] = {}
+    for name in names:
+        found = _LAST_NUMBER.fullmatch(name)
+        groups.setdefault(found[1] if found else name, []).extend([int(found[2])] if found else [])
+    return [head + ranges(numbers) for head, numbers in groups.items()]
 
 
 def pairs(values: Any) -> str:

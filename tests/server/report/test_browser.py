@@ -269,6 +269,7 @@ def test_hostile_text_is_shown_as_text(show: Open, tmp_path: Path) -> None:
     evil = show("hostile-evidence", evidence_page(found))
     assert seen in evil.inner_text("#t-speedups") and "<b>kernel</b>" in evil.inner_text("#t-speedups")
     for p in (page, evil):
+        assert "\u202e" not in p.content()  # turns what follows backwards
         assert p.evaluate("window.hit === undefined") and p.query_selector("img") is None
         fits(p)
 

@@ -259,3 +259,5 @@ def test_units() -> None:
     assert units.size(229440) == "224.1 KiB" and units.size(12) == "12 B" and units.percent(0.1234) == "12.3 %"
     assert units.ratio(0.99312) == "0.993" and units.day("2026-11-29T22:27:23+00:00") == "2026-11-29 22:27 UTC"
     assert units.day(HOSTILE) == HOSTILE
+    assert units.ranges([1, 2, 3, 7, 9, 10]) == "1 to 3, 7, 9, 10" and units.ranges([]) == ""
+    assert units.counted_up(["set 0", "end", "set 1", "set 2"]) == ["set 0 to 2", "end"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -34,6 +35,15 @@ def test_the_roofline_names_every_point_and_its_roofs(timings: tuple[Timing, ...
     text = " ".join(e.text or "" for e in ET.fromstring(drawn.svg).iter(f"{SVG}text"))
     assert "bf16 989.4 TFLOP/s" in text and "memory 4.8 TB/s" in text
     assert drawn.svg.count("<title>") == len(timings) and "of its roof" in drawn.points[0][1]
+
+
+def test_wrong_results_have_no_point_and_neighbours_share_a_label(timings: tuple[Timing, ...]) -> None:
+    one = next(t for t in timings if t.subject.kernel == "softmax")
+    assert plots.roofline([replace(one, verdict="incorrect"), replace(one, verdict="invalid")]) is None
+    drawn = plots.roofline([one] * 5)
+    assert drawn is not None
+    assert [e.text for e in ET.fromstring(drawn.svg).iter(f"{SVG}text") if e.text == "1 to 5"] == ["1 to 5"]
+    assert "mathdefault" not in drawn.svg
 
 
 def test_roofs_are_the_data_sheets() -> None:
