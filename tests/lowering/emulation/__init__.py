@@ -46,6 +46,10 @@ def host_source(emitted: Emitted) -> str:
     kernel = re.sub(r"\(reinterpret_cast<cake::u64>", "(reinterpret_cast<std::uintptr_t>", kernel)
     calls, index = [], {"tensor": 0, "tensor_map": 0, "i32": 0, "f32": 0}
     for kind, thing in emitted.parameters:
+        if kind == "timeline":  # behind all others: the buffer is the last tensor, capacity and stride the last ints
+            calls += [f"reinterpret_cast<host::u64>(tensors[{index['tensor']}])"]
+            calls += [f"static_cast<unsigned>(ints[{index['i32'] + i}])" for i in range(2)]
+            break
         i = index[kind]
         index[kind] += 1
         if kind == "tensor":
@@ -87,8 +91,12 @@ def run(
     scalars: dict[str, float] | None,
     sms: int,
     folder: Path,
+    timeline: np.ndarray | None = None,
+    shape: Any = None,
+    hangs: bool = False,
 ) -> None:
-    """Launch on the host; outputs are written into `tensors` (C-contiguous arrays, bits for 16-bit floats)."""
+    """Launch on the host; outputs are written into `tensors` (C-contiguous arrays, bits for 16-bit floats). An instrumented kernel
+    needs its `timeline` buffer and the `shape` of it. hangs: the launch is to come to a halt."""
     assert COMPILER is not None
     source, library = folder / "kernel.cpp", folder / "kernel.so"
     source.write_text(host_source(emitted))
@@ -120,6 +128,11 @@ def run(
             strides = wide(size, *m.strides, *pad)
             box = (ctypes.c_int * 5)(*m.box, *pad)
             maps.append(_Map(tensors[m.tensor].ctypes.data, rank, size, m.swizzle, wide(*m.dims, *pad), strides, box))
+        elif arg.kind == "timeline":
+            assert timeline is not None
+            pointers.append(timeline.ctypes.data)
+            ints += [shape.capacity - 1, shape.stride]
+            break
         else:
             (floats if arg.kind == "f32" else ints).append(arg.value)
     entry = ctypes.CDLL(str(library)).launch
@@ -127,4 +140,4 @@ def run(
         launch_plan.grid, (ctypes.c_void_p * max(1, len(pointers)))(*pointers), (_Map * max(1, len(maps)))(*maps),
         (ctypes.c_int * max(1, len(ints)))(*ints), (ctypes.c_float * max(1, len(floats)))(*floats),
     )  # fmt: skip
-    assert not stuck, "every thread waits for another"
+    assert bool(stuck) == hangs, "every thread waits for another" if stuck else "the launch ends"
