@@ -1,0 +1,5 @@
+__device__ void body(const Problem& p) {
+  Knobs k;
+  k.accumulate = BF16;
+  each(p, [&](int i) { p.out[i] = p.value(i, k); });
+}

@@ -1,0 +1,1 @@
+__device__ void body(const Problem& p) {}
