@@ -6,7 +6,7 @@ instrumented kernel (`corpus/gpu_where.py`); and the order reading's own run of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,8 @@ Ask = Callable[[dict[str, Any], float], dict[str, Any]]
 
 @dataclass
 class Standing:
-    """What is known of one fault. `roles`: in words, one per role; `why_not`: why the device could not be asked."""
+    """What is known of one fault. `roles`: in words, one per role; `why_not`: what the
+    device said instead, or why it could not be asked."""
 
     code: str
     at: dict[str, Any]
@@ -48,7 +49,7 @@ class Standing:
             "at": {k: v for k, v in self.at.items() if v not in (None, "")},
             "health": self.health,
             "stood": self.roles,
-            "not_asked": self.why_not,
+            "device_says": self.why_not,
             "model": self.model,
             "model_stands": self.model_roles,
             "lines": self.lines,
@@ -149,7 +150,10 @@ def ask_model(standing: Standing, job: Mapping[str, Any], sms: int, ask_cpu: Ask
 
 
 def ask_device(
-    standing: Standing, prepare: Callable[[dict[str, int]], dict[str, Any]], needs: list[dict[str, Any]], ask_gpu: Ask
+    standing: Standing,
+    prepare: Callable[[dict[str, int]], dict[str, Any]],
+    needs: Sequence[Mapping[str, Any]],
+    ask_gpu: Ask,
 ) -> None:
     """Launch the instrumented kernel once more and say where its roles stop. prepare: the `where` job of a shape."""
     shape = standing.at.get("shape")
@@ -164,31 +168,25 @@ def ask_device(
         standing.why_not = f"the instrumented kernel did not answer: {clean(exc.message, 200)}"
         return
     standing.roles, standing.lines = stood(found, needs)
-    if not standing.roles:
-        standing.why_not = clean(str(found.get("message") or "the instrumented launch came to its end"), 200)
+    if found.get("moving") or not standing.roles:
+        standing.why_not = clean(str(found.get("message", "")), 200)
 
 
-def stood(found: Mapping[str, Any], needs: list[dict[str, Any]]) -> tuple[list[str], list[int]]:
-    """(words per role, lines) of the last marks of a `where` answer, each with what a wait there needs.
-
-    found["roles"]: last marks of role instances, {"role", "line", "op", "barrier", "stage", "instances", ...}.
-    """
+def stood(found: Mapping[str, Any], needs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[int]]:
+    """(words per group of role instances, lines) of a `where` answer (see `corpus.gpu_where.run_where`), each wait with the
+    completion that it needs. Roles that have ended are left out."""
     words: list[str] = []
     lines: list[int] = []
-    by_line = {n["line"]: n for n in needs}
     for row in found.get("roles", ()):
-        if row.get("ended"):
+        if row["ended"]:
             continue
-        line = int(row.get("line") or 0)
-        op = str(row.get("op") or row.get("kind") or "op")
-        barrier = row.get("barrier")
-        stage = f"[{row['stage']}]" if row.get("stage") is not None else ""
-        where = f"{op}({barrier}{stage})" if barrier else op
-        count = row.get("instances")
-        text = f"{row.get('role')} stands at line {line}, {where}" + (f", {count} instances" if count else "")
-        need = by_line.get(line)
-        if need and (barrier or op == "wait"):
-            text += f": needs {need['text'].partition(' needs ')[2]}"
-        words.append(clean(text, 200))
-        lines.append(line)
+        which = row.get("which") or [0]
+        name = f"{row['role']} {which[0]}..{which[-1]}" if len(which) > 1 else str(row["role"])
+        ctas = row.get("ctas", 1)
+        text = f"{name} stands at line {row['line']}, {row['text']} in {ctas} CTA{'s' if ctas != 1 else ''}"
+        need = next((n for n in needs if n["line"] == row["line"] and n["barrier"] == row.get("barrier")), None)
+        if need:
+            text += f", which needs {need['text'].partition(' needs ')[2]}"
+        words.append(clean(text, 260))
+        lines.append(int(row["line"]))
     return words[:MOST_ROLES], sorted(set(lines))[:MOST_ROLES]
