@@ -161,8 +161,8 @@ class Marks:
         return self._open(node, kind, inside)
 
     def _bookkeeping(self, nodes: list[Node], i: int, inside: list[Any], state: State) -> State:
-        """Joins what runs; behind a wait it opens what follows, so that a wait ends where its op does."""
-        if _kind(state) == "wait":
+        """Joins what runs; behind a wait (on some path) it opens what follows, so that a wait ends where its op does."""
+        if _kind(state) in ("wait", None):
             for later in nodes[i + 1 :]:
                 kinds = _kinds(later)
                 if kinds:

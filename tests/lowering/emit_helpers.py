@@ -8,6 +8,20 @@ from typing import Any
 import cake_ir
 from cake_ir.bound import BoundKernel
 
+GRID = """
+@kernel(target="sm_90a")
+def k(x: InOut[f32, M], y: Out[f32, M]):
+    launch(ctas=min(ceil_div(M, 128), device.sms))
+    one = role(thread)
+    r = role(warp)
+    for i in range(cta * 128, M, cta_count * 128):
+        with r:
+            store(x[i:], load(x[i:], vec(4).cols[128]) * 2.0)
+    sync(grid)
+    with r:
+        store(y[cta * 128:], load(x[cta * 128:], vec(4).cols[128]))
+"""
+
 KERNELS = Path(__file__).parents[2] / "corpus" / "kernels"
 
 

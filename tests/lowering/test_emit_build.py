@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowering import build, emit
-from tests.lowering.emit_helpers import bind_text, corpus_kernel
+from tests.lowering.emit_helpers import GRID, bind_text, corpus_kernel
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -53,21 +53,6 @@ def k(x: In[f32, 16, 64], y: Out[f32, 16, 64], z: Out[i32, 16]):
         w = select(hit[:, None], v - total[:, None], v * high[None, :])
         store(y[:, :], w + low[:, None])
         store(z[:], at)
-"""
-
-
-GRID = """
-@kernel(target="sm_90a")
-def k(x: InOut[f32, M], y: Out[f32, M]):
-    launch(ctas=min(ceil_div(M, 128), device.sms))
-    one = role(thread)
-    r = role(warp)
-    for i in range(cta * 128, M, cta_count * 128):
-        with r:
-            store(x[i:], load(x[i:], vec(4).cols[128]) * 2.0)
-    sync(grid)
-    with r:
-        store(y[cta * 128:], load(x[cta * 128:], vec(4).cols[128]))
 """
 
 

@@ -19,7 +19,7 @@ from lowering.emission import plan
 from lowering.emission.marks import op_kind
 from lowering.plan import LaunchPlan
 from lowering.timeline import KINDS, Shape, Timeline, chrome_trace, clock_ghz, decode, fit, sized, tracks_of
-from tests.lowering.emit_helpers import bind_text, corpus_kernel
+from tests.lowering.emit_helpers import GRID, bind_text, corpus_kernel
 from tests.lowering.emulation import COMPILER, run
 
 
@@ -312,6 +312,56 @@ def test_a_hung_gemm_leaves_the_place_where_each_role_stands(tmp_path: Path) -> 
     assert next(r for r in roles if r["role"] == "math")["passed"] is not None
     halted = decode(buffer, table, shape, ghz=2.0)
     assert {t["role"] for t in halted.tracks} == {"producer", "math"}
+
+
+LED = """
+@kernel(target="sm_90a")
+def k(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
+    launch(ctas=ceil_div(M, 64))
+    one = role(thread, warps=2)
+    r = role(warp)
+    s = smem(bf16, 64, 64, stages=2, swizzle=128)
+    full = mbarrier(stages=2, arrivals=1)
+    n = 0
+    for i in range(3):
+        with one:
+            expect(full[n])
+            tma_load(s[n], x[64 * cta:, :], signal=full[n])
+        with r:
+            wait(full[n])
+            store(y[64 * cta:, :], ldmatrix(s[n], mma_d[64, 64]))
+        n += 1
+        sync(cta)
+"""
+
+
+@EMULATED
+def test_a_thread_role_whose_warps_meet_barriers_records_by_its_one_thread(tmp_path: Path) -> None:
+    emitted = emit(bind_text(LED), timeline=True)
+    table = emitted.manifest.timeline
+    assert table is not None and "if (leader)" in emitted.cuda
+    kinds = {m["id"]: m["kind"] for m in table["marks"]} | {0: "end"}
+    shape = Shape(2, 3, 2, 32)  # CTAs 0 and 2 of three
+    buffer = np.zeros(shape.nbytes, np.uint8)
+    x = np.random.default_rng(2).normal(size=(192, 64)).astype(BF16)
+    y = np.zeros_like(x)
+    run(emitted, {"x": x, "y": y}, {"M": 192}, None, 3, tmp_path, buffer, shape)
+    assert y.tobytes() == x.tobytes()
+    tracks = list(tracks_of(buffer, table, shape))
+    assert [(t.cta, t.role) for t in tracks] == [(0, "one"), (0, "r"), (2, "one"), (2, "r")]
+    for t in tracks:
+        each = ["issue", "wait"] if t.role == "one" else ["wait", "compute", "store", "wait"]
+        assert [kinds[int(i)] for i in t.ids] == ["compute", *each * 3, "end"]
+    assert decode(buffer, table, shape).recorded_ctas == 2
+
+
+def test_idle_lanes_of_a_thread_role_and_grid_syncs_build() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    emitted = emit(bind_text(GRID), timeline=True)
+    assert emitted.manifest.cooperative and build(emitted).ok
+    assert [m["wait"]["text"] for m in (emitted.manifest.timeline or {})["marks"] if m["kind"] == "wait"] == [
+        "sync(grid)"
+    ] * 2
 
 
 # ---- the decoder -----------------------------------------------------------------------------------------------------------------
