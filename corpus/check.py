@@ -167,11 +167,24 @@ def check_cpu(
         cases.append(done.model_copy(update={"edge": True}))
         failures += done.verdict in ("failed", "error")
     seconds = time.monotonic() - start
-    faults = {(d.rule, str(d.span)): d for c in cases if (d := c.diagnostic) is not None}
+    narrow = narrow_sums(bound, contract)
+    faults = {(d.rule, str(d.span)): d for d in (*narrow, *(c.diagnostic for c in cases if c.diagnostic is not None))}
+    done = conclude(cases)
+    if narrow:
+        said = str(done["summary"]).removeprefix("passed: ").removeprefix("failed: ")
+        text = f"failed: {narrow[0].message} (line {narrow[0].span.line}), but the contract keeps sums in f32; {said}"
+        done = {"passed": False, "summary": text}
     return CheckResult(
         **common, cases=tuple(cases), diagnostics=tuple(faults.values()), judge_selftest=selftest,
-        seconds=round(seconds, 3), **conclude(cases),
+        seconds=round(seconds, 3), **done,
     )  # fmt: skip
+
+
+def narrow_sums(bound: BoundKernel, contract: Contract) -> tuple[Diagnostic, ...]:
+    """`contract/narrow-sum` findings of the kernel's text, where the contract's sums are f32."""
+    from analyses.accumulation import narrow_sums as found
+
+    return tuple(found(bound)) if contract.accumulate == "f32" else ()
 
 
 WORTH_SAYING_S = 20.0

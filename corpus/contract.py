@@ -153,7 +153,8 @@ class Contract:
     of the formula: the oracle's NaN and infinities are required where it has them, and nowhere else), `ignored` (such
     an entry counts as absent; the oracle says how), `undefined` (the default: outside the domain, never drawn).
     `least` bounds extents from below (default 0: an empty dimension is legal; then outputs without elements need
-    nothing, and other outputs what the oracle says of an empty reduction).
+    nothing, and other outputs what the oracle says of an empty reduction). `accumulate`: with `f32` a kernel whose text
+    keeps or rounds partial sums in a narrower type fails (`analyses.accumulation`), whatever its numbers are.
     """
 
     name: str
@@ -175,6 +176,7 @@ class Contract:
     limit: float | None = None
     nonfinite: Mapping[str, Special] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
+    accumulate: Literal["f32", "any"] = "f32"
     cap: float = DEFAULT_CAP
     baselines: tuple[str, ...] = ()
     bench_distribution: str = "normal"
@@ -302,8 +304,8 @@ class Contract:
         h = hashlib.sha256()
         plain = (self.name, self.tensors, self.scalars, sorted(self.dtypes.items()), sorted(self.shapes.items()),
                  self.precision, self.distributions, self.limit, self.cap)  # fmt: skip
-        if self.nonfinite or self.least:
-            plain = (*plain, sorted(self.nonfinite.items()), sorted(self.least.items()))
+        if self.nonfinite or self.least or self.accumulate != "f32":
+            plain = (*plain, sorted(self.nonfinite.items()), sorted(self.least.items()), self.accumulate)
         h.update(repr(plain).encode())
         for f in (self.generate, self.oracle, self.judge, self.solution):
             if f is not None:
@@ -330,6 +332,7 @@ class Contract:
             "shapes": {k: [dict(s) for s in v] for k, v in self.shapes.items()},
             "distributions": list(self.distributions), "baselines": list(self.baselines),
             "nonfinite": {v: self.special(v) for v in SPECIALS}, "least": dict(self.least),
+            "accumulate": self.accumulate,
         }  # fmt: skip
 
     def page(self) -> str:
@@ -344,7 +347,10 @@ class Contract:
         lines.append("")
         lines += [f"Scalar `{s.name}`: {s.dtype}, {s.meaning}; the judge passes {s.value:g}." for s in self.scalars]
         lines += ["", "Dimensions: " + "; ".join(f"{k}: {v}" for k, v in self.dims.items()) + ".", ""]
-        lines += ["## Precision", "", self.precision, "", "## Shapes", ""]
+        lines += ["## Precision", "", self.precision, ""]
+        if self.accumulate == "f32":
+            lines += ["Partial sums in less than f32 are refused by the text alone (`contract/narrow-sum`).", ""]
+        lines += ["## Shapes", ""]
         for name in SHAPE_SETS:
             rows = "; ".join(" ".join(f"{k}={v}" for k, v in s.items()) for s in self.shapes[name])
             lines.append(f"- {name}: {rows}")

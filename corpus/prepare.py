@@ -18,7 +18,7 @@ from cake_ir import content_id, parse, variant_id
 from cake_ir.binding import bind
 from cake_ir.diagnostics import CakeError
 from corpus import jobs
-from corpus.check import named_shapes, shape_text
+from corpus.check import named_shapes, narrow_sums, shape_text
 from corpus.contract import contracts
 from corpus.kernels import CorpusKernel, kernels
 from corpus.sanitizer import table
@@ -60,6 +60,9 @@ def prepare(
     if contract not in found:
         raise jobs.bad("job/bad-contract", f"no contract {contract!r}; known: {', '.join(found)}")
     spec = found[contract]
+    fault = next(iter(narrow_sums(bound, spec)), None)
+    if fault is not None:
+        raise CakeError(fault)
     sha = hashlib.sha256(built.cubin).hexdigest()
     made, skipped = jobs.launches(bound, emitted, spec, named_shapes(spec, shapes), sms, sha, gate=kind == "check")
     cubins = [built.cubin]
