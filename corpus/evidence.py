@@ -205,13 +205,17 @@ def write(name: str, rows: Sequence[ResultRow], directory: Path = DIRECTORY) -> 
 
 
 def replace(path: Path, plain: dict[str, Any]) -> Path:
-    """Write JSON through a temporary file, so that a full disk leaves the old one whole."""
+    """Write indented JSON through a temporary file, so that a full disk leaves the old one whole."""
+    return replace_text(path, json.dumps(plain, indent=1, sort_keys=True) + "\n")
+
+
+def replace_text(path: Path, text: str) -> Path:
+    """Write a file through a temporary one beside it; a failure leaves the old one whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(plain, out, indent=1, sort_keys=True)
-            out.write("\n")
+            out.write(text)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

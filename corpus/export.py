@@ -1,6 +1,7 @@
-"""Turn a bench result into committed rows: `python -m corpus.export result.jsonl --job job.json --name kmeans-h200`.
+"""Turn a bench or profile result into committed evidence: `python -m corpus.export result.jsonl --job job.json --name kmeans-h200`.
 
-The result is what `corpus.gpu_main` wrote, the job what it was given; both together say what was measured and how.
+The result is what `corpus.gpu_main` wrote, the job what it was given; both together say what was measured and how. A bench
+becomes rows of corpus/results/NAME.json, a profile corpus/results/profiles/NAME.json (see `corpus.profiling.record`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cake_ir.diagnostics import CakeError
 from corpus import evidence, jobs
 from corpus.check import shape_text
 
@@ -34,7 +36,7 @@ def last_result(text: str) -> dict[str, Any]:
 def export(result: dict[str, Any], job: jobs.Job, *, command: str, date: str, commit: str) -> list[evidence.ResultRow]:
     """Rows of a bench result."""
     if result.get("kind") != "bench":
-        raise ValueError("only bench results become committed rows")
+        raise ValueError("only bench and profile results become committed evidence")
     shas = sorted({str(p["cubin_sha256"]) for launch in job.launches for p in launch.plans})
     return evidence.rows_from_bench(
         result, content_id=job.content_id, variant_id=job.variant_id, bindings=job.bindings, target=job.target,
@@ -66,11 +68,18 @@ def main(argv: list[str] | None = None) -> int:
         written = datetime.fromtimestamp(a.result.stat().st_mtime, UTC)
         date = a.date or written.strftime("%Y-%m-%dT%H:%M:%SZ")
         result = last_result(a.result.read_text(encoding="utf-8"))
+        if result.get("kind") == "profile":
+            from corpus.profiling import record
+
+            made = record.record(result, job, command=a.command, date=date, commit=head_commit())
+            print(made["summary"]["sentence"])
+            print(record.write(a.name, made))
+            return 0
         rows = export(result, job, command=a.command, date=date, commit=head_commit())
         if a.append:
             rows = evidence.merged(evidence.read_rows(evidence.DIRECTORY / f"{a.name}.json"), rows)
         path = evidence.write(a.name, rows)
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, CakeError) as exc:
         print(f"cannot export: {exc}", file=sys.stderr)
         return 1
     for r in rows:
