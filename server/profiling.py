@@ -182,12 +182,12 @@ def _artifacts(
 
 
 def _page(raw: Mapping[str, Any], text: str, kernel: str, result: Result) -> str:
-    """The HTML page of a profile; empty, with a note, where the report's libraries are not installed."""
+    """The HTML page of a profile; empty, with a note, where it cannot be made (libraries missing, a damaged timeline)."""
     try:
         from server.report import timeline_page
 
         return timeline_page(raw, source=text, title=f"{kernel}: profile")
-    except ImportError as exc:
+    except (ImportError, ValueError) as exc:
         result.data["notes"] = [*result.data.get("notes", ()), f"no page: {clean(str(exc), 120)}; see `cake doctor`"]
         return ""
 

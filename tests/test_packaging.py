@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +37,18 @@ def test_packages_are_this_checkouts() -> None:
     for name in PACKAGES:
         found = importlib.import_module(name)
         assert found.__file__ is not None and Path(found.__file__).parent == ROOT / name
+
+
+def test_the_wheel_ships_every_file_of_the_packages(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT,
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    shipped = set(zipfile.ZipFile(wheel).namelist())
+    tracked = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    pages = {p.relative_to(ROOT).as_posix() for p in (ROOT / "server/report/templates").iterdir()}
+    assert {"server/report/templates/evidence.html.j2", "server/report/templates/style.css"} <= pages
+    assert (pages | {name for name in tracked if (ROOT / name).exists()}) <= shipped
 
 
 def test_generated_pages_are_up_to_date() -> None:

@@ -95,7 +95,8 @@ def _styled(draw: Any) -> Any:
 def roofline(timings: Sequence[Timing]) -> Plot | None:
     """Achieved FLOP/s over FLOP per compulsory byte, one point per timing, under the roofs of its target.
 
-    Times that must not be used (incorrect, invalid) have no point. One target a plot: the one most timings are for. None when no timing has work, time and a known target.
+    Times that must not be used (incorrect, invalid) have no point. One target a plot: the one most timings are for.
+    None when no timing has work, time and a known target.
     """
     usable = [t for t in timings if min(t.flops, t.bytes, t.time_us or 0) > 0 and rank(t.verdict) > 0]
     names = [t.subject.target for t in usable]

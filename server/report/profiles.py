@@ -78,7 +78,7 @@ class View:
     detail: Picture | None
     no_timeline: str
     lines: tuple[SourceLine, ...]
-    counters: tuple[tuple[str, str, str], ...]
+    counters: tuple[tuple[str, str, str, str], ...]
     no_counters: str
     dropped: int
     seed: str
@@ -194,8 +194,11 @@ def stalls_by_line(by_line: Any) -> dict[int, tuple[int, str]]:
     return {n: (samples, words[n]) for n, samples in total.items()}
 
 
-def _counters(raw: Any) -> tuple[tuple[tuple[str, str, str], ...], str]:
-    """((name, value, unit), ...) and, if there are none, the reason."""
+def _counters(raw: Any) -> tuple[tuple[tuple[str, str, str, str], ...], str]:
+    """((name, value, unit, meaning), ...) and, if there are none, the reason."""
+    from corpus.profiling.metrics import METRICS
+
+    meanings = {m.name: m.meaning for m in METRICS}
     if not isinstance(raw, Mapping):
         return (), "no hardware counters were asked for"
     if "unavailable" in raw:
@@ -204,7 +207,9 @@ def _counters(raw: Any) -> tuple[tuple[tuple[str, str, str], ...], str]:
     for name, m in (raw.get("metrics") or {}).items():
         value = m.get("value") if isinstance(m, Mapping) else m
         shown = units.number(value) if isinstance(value, int | float) else str(value)
-        rows.append((str(name), shown, str(m.get("unit", "")) if isinstance(m, Mapping) else ""))
+        rows.append(
+            (str(name), shown, str(m.get("unit", "")) if isinstance(m, Mapping) else "", meanings.get(str(name), ""))
+        )
     return tuple(rows), "" if rows else "the profiler returned no metrics"
 
 
