@@ -180,6 +180,19 @@ def nan_where_masked(k: Call) -> None:
 
 
 @body
+def nan_to_zero(k: Call) -> None:
+    value = right(k)
+    k.out[:] = np.where(np.isnan(value), 0, value)
+
+
+@body
+def clamps_infinity(k: Call) -> None:
+    value = right(k)
+    raw = bits(value)
+    k.out[:] = np.where(np.isinf(value), raw - 1, raw).astype(raw.dtype).view(value.dtype)
+
+
+@body
 def last_of_ties(k: Call) -> None:
     x, c = Math().f64(k.inputs["x"]), Math().f64(k.inputs["c"])
     score = k.inputs["c_sq"].astype(np.float64)[:, None, :] - 2.0 * np.matmul(x, np.swapaxes(c, 1, 2))
