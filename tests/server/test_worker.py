@@ -161,6 +161,97 @@ def test_one_job_at_a_time_per_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pass
 
 
+HOLDER = """
+    import sys, time
+    from server import worker
+    from server.worker import Control, gpu_lock
+    worker.tempfile.gettempdir = lambda: sys.argv[1]
+    with gpu_lock(0, Control()) as lock:
+        if len(sys.argv) > 2:
+            lock.set_problem(sys.argv[2])
+        print("held", flush=True)
+        time.sleep(60)
+"""
+
+
+def holder(folder: Path, *more: str) -> subprocess.Popen[bytes]:
+    """Another process that holds the lock of GPU 0."""
+    argv = [sys.executable, "-c", textwrap.dedent(HOLDER), str(folder), *more]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout and process.stdout.readline() == b"held\n"
+    return process
+
+
+def test_the_lock_of_a_killed_process_is_free_and_its_last_word_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert worker.gpu_state(0) == {"busy": False, "problem": ""}
+    with holder(tmp_path, "GPU 0 does not answer: x") as other:
+        with pytest.raises(Missing) as caught, gpu_lock(0, Control(), wait_s=0.3):
+            pass
+        assert caught.value.code == "gpu/busy"
+        state = worker.gpu_state(0)
+        assert state["busy"] and state["pid"] == other.pid
+        other.kill()
+        other.wait()
+        assert other.stdout
+        with gpu_lock(0, Control(), wait_s=5) as lock:
+            assert lock.problem == "GPU 0 does not answer: x"
+            assert worker.gpu_state(0)["pid"] == os.getpid()
+            lock.set_problem("")
+    state = worker.gpu_state(0)
+    assert not state["busy"] and state["problem"] == ""
+
+
+def test_a_torn_lock_file_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker.tempfile, "gettempdir", lambda: str(tmp_path))
+    with gpu_lock(0, Control()):
+        pass
+    path = next(tmp_path.glob("*/gpu0.lock"))
+    path.write_text('{"pid": 1, "prob')
+    with gpu_lock(0, Control()) as lock:
+        assert lock.problem == ""
+
+
+def test_two_processes_take_turns(tmp_path: Path) -> None:
+    script = """
+        import sys, time
+        from pathlib import Path
+        from server import worker
+        from server.worker import Control, gpu_lock
+        worker.tempfile.gettempdir = lambda: sys.argv[1]
+        inside = Path(sys.argv[1], "inside")
+        for _ in range(5):
+            with gpu_lock(0, Control()):
+                inside.touch(exist_ok=False)
+                time.sleep(0.01)
+                inside.unlink()
+        print("fair")
+    """
+    argv = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    both = [subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=ROOT, text=True) for _ in range(2)]
+    assert [p.communicate(timeout=30)[0] for p in both] == ["fair\n", "fair\n"]
+
+
+def test_where_a_job_stood_comes_with_its_error() -> None:
+    fault = worker._as_error({"code": "worker/hung", "message": "m", "next": "n", "at": {"shape": {"M": 1}}})
+    assert isinstance(fault, worker.JobFault) and fault.at == {"shape": {"M": 1}} and fault.code == "worker/hung"
+    plain = worker._as_error({"code": "job/bad", "message": "m"})
+    assert not isinstance(plain, worker.JobFault) and plain.code == "job/bad"
+    assert worker._as_error("nonsense").code == "worker/crashed"
+
+
+def test_a_process_that_cannot_end_does_not_hang_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "EXIT_S", 0.1)
+    stuck = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    begin = time.monotonic()
+    worker._bury(stuck)  # as if it sat in a driver: it was not killed here
+    assert time.monotonic() - begin < 10
+    stuck.kill()
+    assert gone(stuck.pid)
+
+
 def test_a_lower_limit_of_the_shell_does_not_stop_the_worker() -> None:
     script = """
         import resource
