@@ -165,7 +165,11 @@ def read(path: Path) -> Bundle:
         _bad("malformed", "the bundle has no manifest.json")
     manifest = _model(Manifest, files.pop("manifest.json"), "manifest.json")
     _hashes(manifest, files)
-    cubins = {name[7:-7]: data for name, data in files.items() if name.startswith("cubins/")}
+    cubins = {
+        name.removeprefix("cubins/").removesuffix(".cubin"): data
+        for name, data in files.items()
+        if name.startswith("cubins/")
+    }
     wrong = [sha for sha, data in cubins.items() if hashlib.sha256(data).hexdigest() != sha]
     if wrong:
         _bad("hash", f"cubin {wrong[0][:12]} does not have the SHA-256 that names it")

@@ -195,7 +195,7 @@ def _one(index: int, step: Step, done: Outcome, control: Control, begin: float) 
 def _preparation(index: int, step: Step, device: Mapping[str, Any]) -> dict[str, Any]:
     """The CPU worker's job that builds one GPU job."""
     k = step.kernel
-    more = {"device": index, "timeout_s": step.timeout_s - 20, "kernel": k.name, **step.more}
+    more = {"device": index, "timeout_s": step.timeout_s - 20, "name": k.name, **step.more}
     return {
         "kind": "prepare", "job": step.kind, "text": k.text(), "bindings": dict(k.bindings), "target": step.target,
         "kernel": k.kernel, "contract": k.contract, "shapes": step.shapes, "contracts_dir": None, "sms": device["sms"],
