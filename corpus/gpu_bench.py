@@ -350,9 +350,11 @@ class _Timing:
 
     # ---- afterwards --------------------------------------------------------------------------------------------------
 
-    def _record(self, verdict: cmp.Verdict, when: str) -> bool:
+    def _record(self, verdict: cmp.Verdict, when: str, secret: int | None = None) -> bool:
+        """Keep a check. secret: what the inputs were drawn from, where not from the job's own."""
         common = {"shape": self.launch.shape, "distribution": self.case.distribution, "dtypes": self.launch.dtypes}
-        self.checks.append(from_verdict(replace(verdict, message=f"{when}: {verdict.message}"), common, (), 0.0))
+        done = from_verdict(replace(verdict, message=f"{when}: {verdict.message}"), common, (), 0.0)
+        self.checks.append(done if secret is None else done.model_copy(update={"secret": f"{secret:032x}"}))
         return verdict.ok
 
     def _after(self, trial: Trial, contenders: Sequence[_Contender]) -> bool:
@@ -392,7 +394,7 @@ class _Timing:
             fresh = self._alone()
             expected = cmp.run_oracle(b.math, c, originals) if c.judge is None else None
             out = {t.name: b.snapshot(t.name) for t in c.outputs}
-            if not self._record(cmp.judge(b.math, c, case, originals, out, expected), "on changed inputs"):
+            if not self._record(cmp.judge(b.math, c, case, originals, out, expected), "on changed inputs", case.secret):
                 return False
             again = median([self._alone() for _ in range(3)])
             if fresh <= FRESH_RATIO * again + FRESH_US:
@@ -424,7 +426,7 @@ class _Timing:
         """The same prepared launch and pointers with other input bytes."""
         case = replace(self.case, secret=secret)
         again = Trial(trial.buffers, self.contract, self.launch, case, self.inputs.of(case), trial.run)
-        return self._record(again.judge(2), when)
+        return self._record(again.judge(2), when, secret)
 
     def _judge_baseline(self, trial: Trial, contender: _Contender) -> str:
         if not contender.computes:
@@ -471,7 +473,7 @@ class _Timing:
         case = replace(self.case, secret=secret)
         run = launcher(self.env, self.job, self.launch, self.sets[0].pointers)
         trial = Trial(self.sets[0], self.contract, self.launch, case, self.contract.inputs(case), run)
-        return self._record(trial.judge(2), f"validated again because of the large speed-up ({n + 1})")
+        return self._record(trial.judge(2), f"validated again because of the large speed-up ({n + 1})", secret)
 
 
 def _timing(t: Any, contender: _Contender | None, compared: Any, verdicts: Mapping[str, str]) -> Timing:

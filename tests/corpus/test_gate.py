@@ -424,3 +424,18 @@ def test_a_gpu_answer_is_blamed_where_the_program_is() -> None:
     assert blame_job(bound, contract, done, 0, "05", 132) == done, "nothing is said twice"
     gone = bad.model_copy(update={"at": {"tensor": "d", "index": [999, 0]}})
     assert blame_job(bound, contract, [gone], 0, "05", 132) == [gone]
+
+
+def test_checks_of_a_timing_say_which_secret_their_inputs_came_from() -> None:
+    """Without it nobody could draw the inputs again that the blame of a ragged kernel needs."""
+    from corpus.gpu_bench import _Inputs, _Timing
+
+    launch = jobs.Launch(shape=SHAPE, plans=(PLAN,))
+    job = jobs.job("bench", GEMM, [launch], [CUBIN], kernel="k")
+    env = env_for(right)
+    timing = _Timing(env, job, GEMM, launch, "warm", 5, _Inputs(GEMM))
+    buffers = allocate(env, GEMM, launch)
+    case = Case(SHAPE, "normal", 0, 5, {})
+    trial = Trial(buffers, GEMM, launch, case, GEMM.inputs(case), lambda stream: right(FakeDevice(), buffers.pointers))
+    assert timing._fresh(trial, 4, "on changed inputs")
+    assert timing.checks[-1].secret == f"{4:032x}" and timing.checks[-1].inputs
