@@ -244,6 +244,9 @@ def _waited(stmt: Any) -> dict[str, Any] | None:
             "stage": use,
             "stages": bar.barrier.stages,
         }
+    source = stmt.operands.get("src")
+    if isinstance(source, B.Region):
+        return {"text": f"load({source.tensor.name}) until it changes"}
     role = stmt.operands.get("role")
     what = role.name if isinstance(role, B.Role) else stmt.attrs.get("scope", stmt.attrs.get("k", ""))
     return {"text": f"{stmt.name}({what})"}

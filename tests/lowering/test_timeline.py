@@ -12,6 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import cake_ir
+from cake_ir.binding.program import KernelLaunch
 from cake_ir.diagnostics import CakeError
 from corpus.kernels import kernels
 from lowering import build, emit
@@ -126,6 +128,13 @@ def test_a_wait_in_a_branch_is_marked_there_and_what_follows_again() -> None:
     assert branch.index("timeline_mark") < branch.index("mbar_wait") < branch.index("}")
 
 
+def test_a_loop_that_polls_memory_waits() -> None:
+    table = emit(whole("hazards/poll_sm90")[0], timeline=True).manifest.timeline
+    assert table is not None
+    (poll,) = [m for m in table["marks"] if m["kind"] == "wait" and m["ops"] == ["load_scalar"]]
+    assert poll["role"] == "producer" and poll["line"] == 17 and poll["wait"]["text"] == "load(flag) until it changes"
+
+
 def test_unrolled_copies_of_a_line_share_their_mark() -> None:
     text = emit(corpus_kernel("gemm_sm90"), timeline=True).cuda
     ids = re.findall(r"timeline_mark\(timeline__rings.*?, (\d+)u\)", text[text.index('extern "C"') :])
@@ -168,10 +177,40 @@ def test_every_op_has_a_kind_or_is_bookkeeping() -> None:
 # ---- it changes nothing ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("entry", kernels(), ids=lambda k: k.name)
-def test_the_plain_form_is_the_instrumented_one_without_its_marks(entry: Any) -> None:
+DATA = Path(__file__).parents[1] / "data"
+OTHERS = [
+    "sketches/06_attention_sm90",
+    "hazards/poll_sm90",
+    "hazards/cluster_sm90",
+    "hazards/tmem_alias_sm100",
+    "hazards/forms_sm90",
+]
+PROGRAMS = ["sketches/08_knn_sm90", "sketches/09_moe_fp8_sm90"]
+
+
+def whole(name: str) -> list[Any]:
+    """The kernels of a corpus kernel, another file, or a program."""
+    entry = next((k for k in kernels() if k.name == name), None)
+    if entry is not None:
+        return [corpus_kernel(Path(entry.path).stem, entry.targets[-1], **entry.bindings)]
+    file = DATA / f"{name}.cake"
+    if name in OTHERS:
+        return [bind_text(file.read_text(), file.name)]
+    parsed = cake_ir.parse(file.read_text(), name=file.name)
+    assert parsed.file is not None
+    program = cake_ir.bind_program(parsed.file).program
+    assert program is not None
+    return [step.kernel for step in program.steps if isinstance(step, KernelLaunch)]
+
+
+@pytest.mark.parametrize("name", [*(k.name for k in kernels()), *OTHERS, *PROGRAMS])
+def test_the_plain_form_is_the_instrumented_one_without_its_marks(name: str) -> None:
     """So the plain text, and with it every committed cubin, does not depend on the timeline."""
-    bound = corpus_kernel(Path(entry.path).stem, entry.targets[-1], **entry.bindings)
+    for bound in whole(name):
+        same_but_marks(bound)
+
+
+def same_but_marks(bound: Any) -> None:
     plain, marked = emit(bound), emit(bound, timeline=True)
     assert "timeline" not in plain.cuda and "timeline" not in plain.manifest.to_json()
 
