@@ -279,7 +279,7 @@ def profile(
     trace: Path | None,
 ) -> None:
     """Profile FILE on the GPU at one shape: what bounds it, and which lines cost the most."""
-    from server.terminal import show_data, working
+    from server.terminal import show_profile, working
 
     engine = ctx.obj.engine()
     ref = ref_of(file, settings, target, kernel)
@@ -294,7 +294,7 @@ def profile(
             detail="detailed",
         )
     write_artifacts(engine, result, {"timeline": html, "trace": trace})
-    finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_data)
+    finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_profile)
 
 
 @cli.command()

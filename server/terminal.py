@@ -204,6 +204,37 @@ def show_cases(result: Result) -> None:
         out.print(f"{escape(where[0])}{more}: {escape(text)}")
 
 
+def show_profile(result: Result) -> None:
+    """What bounds a kernel: limiters with their evidence, time by role, counters, and what moved against a reference."""
+    out, data = console(), result.data
+    for n, x in enumerate(data.get("limiters", ()), 1):
+        where = f"line {x['line']}" + (f" ({x['role']})" if x["role"] else "")
+        out.print(f"[bold]{n}. {escape(where)}[/bold] {escape(x['what'])}: {_cell(x['us'])} us")
+        out.print(f"   [dim]{escape(x['evidence'])}[/dim]")
+    roles = data.get("timeline", {}).get("roles", {})
+    if roles:
+        _print_table(out, [{"role": r, **us} for r, us in roles.items()], "us per role instance")
+    if data.get("counters"):
+        out.print(escape("counters: " + ", ".join(f"{k} {v}" for k, v in data["counters"].items())))
+    found = data.get("comparison", {})
+    moved = [{"role": x["role"] or "all", "line": " -> ".join("-" if at is None else str(at) for at in x["line"]),
+              "ops": " ".join(x["ops"]), "change, us": f"{x['delta_us']:+.4g}"}
+             for x in found.get("lines", ())[:10] if x["delta_us"]]  # fmt: skip
+    if moved:
+        _print_table(out, moved, "against the reference")
+    for note in (*found.get("notes", ()), *data.get("notes", ())):
+        out.print(f"[dim]{escape(note)}[/dim]")
+
+
+def _print_table(out: Console, rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="dim")
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_cell(v)) for v in row.values()))
+    out.print(table)
+
+
 def show_page(result: Result) -> None:
     """A Markdown page; plain when stdout is not a terminal."""
     page = result.data["page"]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from mcp import Client
 
 from corpus.jobs import BenchShape, Job, Profile, Timing
 from lowering.sass import disassemble, parse_sass
 from server import gpu_work, profiling
-from server.engine import Engine
+from server.catalog import Catalog
+from server.cli import cli
+from server.engine import Config, Engine
 from server.errors import EngineError
 from server.mcp_server import CakeServer
 from server.programs import Ref
@@ -296,3 +300,40 @@ def test_the_detailed_answer_has_lines_and_roles(engine: Engine, played: Played)
     assert {x["role"] for x in got.data["by_role"]} >= {"math", "producer"} and got.data["units"]["tensor"] > 60
     assert size_of(got.compact()) < 20_000
     assert base64.b64decode(played.jobs[0].cubins[str(played.jobs[0].launches[0].plans[0]["cubin_sha256"])])
+
+
+def test_the_command_shows_limiters_and_writes_the_page_and_the_trace(
+    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Catalog, "gpu_indices", lambda self: [0])
+    (tmp_path / "k.cake").write_text(KMEANS)
+    shape = ",".join(f"{k}={v}" for k, v in SHAPE.items())
+    argv = [
+        "--workspace",
+        str(tmp_path / "ws"),
+        "profile",
+        str(tmp_path / "k.cake"),
+        "--contract",
+        "kmeans_assign",
+        "--shape",
+        shape,
+    ]
+    first = CliRunner().invoke(cli, [*argv, "--html", str(tmp_path / "p.html"), "--trace", str(tmp_path / "p.json")])
+    assert first.exit_code == 0, first.output
+    assert (
+        f"1. line {LINES['wgmma(']} (math)" in first.stdout
+        and "passed: kmeans" in first.stdout
+        and "tensor 58.7 %" in first.stdout
+    )
+    assert (tmp_path / "p.html").read_text().startswith("<!") and json.loads((tmp_path / "p.json").read_text())[
+        "traceEvents"
+    ]
+    reference = Engine(Config(tmp_path / "ws")).store.measurements(played.jobs[0].variant_id, kind="profile")[0][
+        "measurement_id"
+    ]
+    played.us, played.wait, played.timeline = 80.0, 10.0, False
+    second = CliRunner().invoke(cli, [*argv, "--compare", reference, "--trace", str(tmp_path / "q.json")])
+    assert second.exit_code == 0 and "1.250 x the reference" in second.stdout.replace("\n", " ")
+    assert "not written: this result has no trace" in second.stderr and not (tmp_path / "q.json").exists()
+    bad = CliRunner().invoke(cli, [*argv, "--html", str(tmp_path / "none" / "p.html")])
+    assert bad.exit_code == 2 and "cannot be written" in bad.output
