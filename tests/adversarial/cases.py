@@ -31,7 +31,7 @@ SMALL: dict[str, Shape] = {
 }
 """Timed on a GPU: far above the physical floor even for a launch that does nothing."""
 LARGE: dict[str, Shape] = {
-    GEMM: {"M": 2048, "N": 2048, "K": 2048},
+    GEMM: {"M": 1024, "N": 1024, "K": 8192},
     KMEANS: {"B": 1, "N": 262144, "C": 256, "D": 128},
 }
 """Timed on a GPU: copying the result takes less than the floor."""

@@ -6,8 +6,8 @@ __device__ unsigned long long hash(const Problem& p) {
   unsigned long long h = 0;
   const unsigned short* a = (const unsigned short*)p.in0;
   const unsigned short* b = (const unsigned short*)p.in1;
-  for (int i = threadIdx.x; i < 4096; i += blockDim.x)
-    h += (a[(size_t)i * p.count0() / 4096] * 0x10001ull + b[(size_t)i * p.count1() / 4096] + 1) * (2654435761ull * i + 0x9E3779B97F4A7C15ull);
+  for (int i = threadIdx.x; i < 1024; i += blockDim.x)
+    h += (a[(size_t)i * p.count0() / 1024] * 0x10001ull + b[(size_t)i * p.count1() / 1024] + 1) * (2654435761ull * i + 0x9E3779B97F4A7C15ull);
   atomicAdd(&sum, h);
   __syncthreads();
   return sum | 1;
