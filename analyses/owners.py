@@ -53,7 +53,8 @@ class Owner:
     """One writer of an element. cta: grid index (None with instance: not found, the op alone is known). tile: values of
     the loop and tile variables that place the region. box: the region in the tensor, (start, stop) per dimension (None:
     gathered rows). warp: inside `warps()`. thread: of the unit, where a register tile is stored. stage: of the shared
-    memory that a copy reads. certain: False where data decide whether it writes."""
+    memory that a copy reads. filled: (op, line) of what fills the on-chip memory that it copies, where the value was made.
+    certain: False where data decide whether it writes."""
 
     op: str
     span: Span
@@ -65,6 +66,7 @@ class Owner:
     warp: int | None = None
     thread: int | None = None
     stage: int | None = None
+    filled: tuple[tuple[str, int], ...] = ()
     certain: bool = True
 
     def text(self) -> str:
@@ -72,13 +74,15 @@ class Owner:
         facts = [self.role if self.cta is None else f"{self.role}[{self.instance}] of CTA {self.cta}"]
         facts += [f"{k}={v}" for k, v in self.tile.items()]
         facts += [f"{k} {v}" for k in ("stage", "warp", "thread") if (v := getattr(self, k)) is not None]
-        return f"{self.op} on line {self.span.line} ({', '.join(facts)})"
+        text = f"{self.op} on line {self.span.line} ({', '.join(facts)})"
+        return text + "".join(f", filled by {op} on line {line}" for op, line in self.filled[:1])
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; what is not known is left out."""
         out: dict[str, Any] = {"line": self.span.line, "op": self.op, "role": self.role}
         out |= {k: v for k in ("instance", "cta", "warp", "thread", "stage") if (v := getattr(self, k)) is not None}
         out |= {"tile": dict(self.tile)} if self.tile else {}
+        out |= {"filled": [{"op": op, "line": line} for op, line in self.filled]} if self.filled else {}
         out |= {"box": [list(b) if b else None for b in self.box]} if self.box else {}
         return out | ({} if self.certain else {"certain": False})
 
@@ -416,8 +420,26 @@ class _Search(Skeleton):
             self.warp,
             self._thread(op, r, box, rows),
             stage,
+            self._filled(op),
             certain,
         )
+
+    def _filled(self, op: Op) -> tuple[tuple[str, int], ...]:
+        """The ops that write the on-chip buffer which a store copies from, directly or through registers."""
+        ops = [s for s in walk(self.bound.body) if isinstance(s, Op)]
+        sources = [v for v in op.operands.values() if isinstance(v, View)]
+        x = op.operands.get("x")
+        if not sources and isinstance(x, VFrag):
+            made = [s for s in ops if any(r is x.frag for r in s.results)]
+            sources = [v for s in made for v in s.operands.values() if isinstance(v, View)]
+        buffers = {v.buffer for v in sources}
+        found = {
+            (s.name, s.span.line): None
+            for s in ops
+            for name, v in s.operands.items()
+            if isinstance(v, View) and v.buffer in buffers and mode_of(s, name) == "write"
+        }
+        return tuple(found)[:SHOWN]
 
     def _thread(self, op: Op, r: Region, box: Any, rows: Any) -> int | None:
         """The thread of the unit that holds the element, for stores of register tiles."""

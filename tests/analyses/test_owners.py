@@ -174,3 +174,16 @@ def test_without_the_loaded_integers_only_the_op_is_named() -> None:
     dims = dims_of(bound, problem.tensors, problem.scalars)
     found = owner(bound, {**dims, "I": 128}, problem.scalars, SMS, "h", (100, 5))
     assert found.note == ONLY_OP and found.owners[0].op == "store" and found.owners[0].cta is None
+
+
+def test_what_a_copy_from_shared_memory_was_filled_by_is_said() -> None:
+    bound = bound_of(RUNS["gemm sm_90a"])
+    found = owner(bound, {"M": 300, "N": 136, "K": 200}, {}, SMS, "d", (299, 100))
+    (o,) = found.owners
+    assert o.op == "tma_store" and [op for op, _ in o.filled] == ["stmatrix"] and o.filled[0][1] < o.span.line
+    assert found.text().endswith(f"filled by stmatrix on line {o.filled[0][1]}")
+    through_registers = owner(
+        bound_of(RUNS["gemm sm_80"]), {"M": 136, "N": 264, "K": 328}, {}, SMS, "d", (5, 5)
+    ).owners[0]
+    assert through_registers.op == "store" and [op for op, _ in through_registers.filled] == ["store"]
+    assert owner(rows(), DIMS, {}, SMS, "y", (1, 1)).owners[0].filled == ()
