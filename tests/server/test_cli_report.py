@@ -100,7 +100,8 @@ def test_refusals_say_what_to_do(tmp_path: Path, variant: str) -> None:
         ([noprofile], "is not a profile"), (["none.json"], "cannot be read"), ([odd, odd, odd], "one or two .json profiles"),
         ([odd, variant], "one or two .json profiles"), (["v_" + "0" * 32], "no variant with id"),
         (["ir_" + "0" * 32], "no program with id"),
-        (["--committed", variant], "takes no ids"), (["--contract", "nope"], "no contract named"), (["--program", "x"], "belongs to a profile"),
+        (["--committed", variant], "takes no ids"), (["--contract", "nope"], "no contract named"),
+        (["--program", "x"], "belongs to a profile"),
     ]  # fmt: skip
     for argv, words in cases:
         got = run(tmp_path, *argv, "-o", page)

@@ -230,16 +230,17 @@ def test_nothing_stored(show: Open, tmp_path: Path) -> None:
 
 
 def test_dark_mode(show: Open) -> None:
-    html = evidence_page(collect.committed(contracts(), generated=NOW))
+    page = show("committed-light", evidence_page(collect.committed(contracts(), generated=NOW, kernels=["gemm_sm90"])))
     seen = {}
     for scheme in ("light", "dark"):
-        page = show("committed", html, color_scheme=scheme)
+        page.emulate_media(color_scheme=scheme)
         ink = "e => getComputedStyle(e).fill"
         seen[scheme] = (
             page.evaluate("getComputedStyle(document.body).backgroundColor"),
             page.eval_on_selector("#roofline svg text", ink),
             page.eval_on_selector("#roofline svg .f-c0", ink),
         )
+    page.screenshot(path=OUT / "committed-dark.png", full_page=True)
     assert all(a != b for a, b in zip(seen["light"], seen["dark"], strict=True))
     assert seen["dark"][0] == "rgb(20, 23, 27)"
 
