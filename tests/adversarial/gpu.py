@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import json
 import sys
 import time
@@ -25,6 +26,7 @@ from typing import Any
 from corpus.ask import ask
 from corpus.contract import Shape, contracts
 from tests.adversarial.cases import GEMM, KMEANS, RMS, ROWS, SOFTMAX, Cheat, outcome
+from tests.adversarial.fixtures import CUDA
 
 LIMIT_S = 90.0
 CORPUS = ("kmeans_assign", "kmeans_packed", "gemm_sm90", "gemm_sm80", "rmsnorm", "softmax")
@@ -196,7 +198,8 @@ def report(directory: Path, out: Path) -> dict[str, Any]:
                 "expected": {"verdict": r.cheat.verdict, "causes": list(r.cheat.causes), "says": r.cheat.says},
                 "verdict": verdict, "cause": cause, "message": message[:300],
                 "as_expected": r.cheat.caught(r.contract, verdict, cause, message),
-                "cubin_sha256": sorted(job["cubins"]), "compiler": job["compiler"], "target": job["target"],
+                "cubin_sha256": ",".join(sorted(job["cubins"])), "compiler": job["compiler"], "target": job["target"],
+                **_made_of(r, job),
                 "seconds": answer["seconds"], "date": answer["date"],
             }
         )  # fmt: skip
@@ -217,6 +220,14 @@ def report(directory: Path, out: Path) -> dict[str, Any]:
         },
         "rows": rows,
     }  # fmt: skip
+
+
+def _made_of(r: Run, job: dict[str, Any]) -> dict[str, Any]:
+    """What the row's cubin was built from, so that a later change is seen: a variant of a corpus kernel, or a fixture."""
+    if r.kernel:
+        return {k: job[k] for k in ("content_id", "variant_id", "bindings")}
+    text = (CUDA / f"{r.cheat.source}.cu").read_bytes()
+    return {"fixture_sha256": hashlib.sha256(text).hexdigest()}
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -136,4 +137,9 @@ def test_the_committed_run_caught_everything() -> None:
     assert {r["id"] for r in rec["rows"]} == {r.id for r in runs()}
     for r in rec["rows"]:
         known: Cheat | None = row(r["cheat"]) if r["cheat"] else None
+        if "fixture_sha256" in r:
+            text = (CUDA / f"{r['kernel']}.cu").read_bytes()
+            assert hashlib.sha256(text).hexdigest() == r["fixture_sha256"], (
+                f"{r['kernel']}.cu has changed since it was run"
+            )
         assert known is None or known.caught(r["contract"], r["verdict"], r["cause"], r["message"]), r["id"]
