@@ -204,9 +204,14 @@ class Catalog:
             f"GPU {', '.join(map(str, indices))}" if indices else why,
             "not needed for verify, estimate, build and check by interpretation; needed for timing and profiling",
         )
+        for index in indices:
+            from server.diagnosis import look_at
+
+            remedy = "see nvidia-smi and dmesg; a GPU that faulted may need `nvidia-smi --gpu-reset` by its owner"
+            add(f"gpu {index}", *look_at(index), remedy)
         if self._store is not None:
             add("workspace", *_workspace(self._store))
-        needed = [c for c in checks if not c["ok"] and c["check"] != "gpu"]
+        needed = [c for c in checks if not c["ok"] and not c["check"].startswith("gpu")]
         summary = "everything needed works" if not needed else f"{len(needed)} of {len(checks)} checks failed"
         if not indices:
             summary += f"; no GPU ({why}): timing and profiling are unavailable, everything else works"

@@ -6,13 +6,14 @@ instrumented kernel (`corpus/gpu_where.py`); and the order reading's own run of 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.errors import Cancelled, EngineError
+from server.errors import Cancelled, EngineError, Missing
 from server.results import clean
-from server.worker import JobFault
+from server.worker import Control, JobFault, gpu_lock, gpu_state, run_worker
 
 HANG = ("worker/hung", "worker/timeout")
 DEVICE_FAULT = "lowering/device-fault"
@@ -126,6 +127,33 @@ def health(index: int, ask_gpu: Ask) -> tuple[bool, str]:
     if found.get("healthy") is False:
         return False, f"GPU {index} does not answer: a copy of some bytes through its memory came back changed"
     return True, f"GPU {index} answers again"
+
+
+def look_at(index: int) -> tuple[bool, str]:
+    """(whether the GPU can be used, that in words) for `cake doctor`: a fresh probe where the GPU is free, else who has it."""
+    control = Control()
+
+    def ask(job: dict[str, Any], seconds: float) -> dict[str, Any]:
+        return run_worker("corpus.gpu_main", job, timeout_s=seconds, control=control)
+
+    try:
+        with gpu_lock(index, control, wait_s=0.2) as lock:
+            before = lock.problem
+            ok, words = health(index, ask)
+            lock.set_problem("" if ok else words)
+    except Missing:
+        state = gpu_state(index)
+        since = time.time() - float(state.get("since") or time.time())
+        return (
+            True,
+            f"GPU {index} is taken by process {state.get('pid', 'unknown')} for {since:.0f} s; one job at a time",
+        )
+    except OSError as exc:
+        return False, f"the lock of GPU {index} cannot be taken: {exc.strerror}"
+    return (
+        ok,
+        f"{words.removesuffix(' again')}{' again; before: ' + before if ok and before else ''}, nobody has its lock",
+    )
 
 
 def ask_model(standing: Standing, job: Mapping[str, Any], sms: int, ask_cpu: Ask) -> list[dict[str, Any]]:

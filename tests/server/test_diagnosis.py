@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
 
-from server import gpu_work, worker
+from server import diagnosis, gpu_work, worker
 from server.diagnosis import Case, diagnose, fault_in, health, stood
 from server.engine import Engine
 from server.errors import EngineError, Missing
@@ -142,6 +143,29 @@ def test_faults_are_found_inside_verdicts() -> None:
     row = {"verdict": "error", "message": "error[lowering/device-fault]: boom", "shape": {"M": 3}, "mode": "cold"}
     found = fault_in({"shapes": [row], "kind": "bench"})
     assert found is not None and found.at == {"job": "bench", "kernel": "", "shape": {"M": 3}, "case": "cold"}
+
+
+def test_doctor_says_whether_a_gpu_answers_and_who_has_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    def row() -> dict[str, Any]:
+        return next(c for c in engine.catalog.doctor().data["checks"] if c["check"] == "gpu 0")
+
+    monkeypatch.setattr(engine.catalog, "gpu_indices", lambda: [0])
+    monkeypatch.setattr(worker.tempfile, "gettempdir", lambda: str(tmp_path))
+    alive = {"kind": "probe", "device": DEVICE, "healthy": True}
+    answers: list[Any] = [EngineError("worker/timeout", "no answer in 60 s"), alive, alive]
+    gpu = Gpu(probe=answers)
+    monkeypatch.setattr(diagnosis, "run_worker", lambda module, job, timeout_s, **more: gpu(job, timeout_s))
+    lost = row()
+    assert (
+        lost["ok"] is False and "does not answer: no answer in 60 s" in lost["found"] and "nvidia-smi" in lost["remedy"]
+    )
+    assert row()["found"].startswith("GPU 0 answers again; before: GPU 0 does not answer")
+    assert row()["found"] == "GPU 0 answers, nobody has its lock"
+    with worker.gpu_lock(0, worker.Control()):
+        taken = row()
+    assert taken["ok"] and f"taken by process {os.getpid()}" in taken["found"]
 
 
 # ---- through the engine ------------------------------------------------------------------------------------------------
