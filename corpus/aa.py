@@ -37,12 +37,15 @@ LIMIT_S = 400.0
 
 @dataclass(frozen=True)
 class Subject:
-    """A corpus kernel and the shapes it is timed at, small to large. rows: the extent that a power pair adds to."""
+    """A corpus kernel and the shapes it is timed at, small to large. power: the shape of its power pairs, and rows the
+    extent that their rival has more of; it is large, so that a second launch costs little beside its work.
+    """
 
     kernel: str
     shapes: tuple[dict[str, int], ...]
     bindings: tuple[tuple[str, Any], ...] = ()
     rows: str = ""
+    power: tuple[tuple[str, int], ...] = ()
 
 
 GEMM = ({"M": 512, "N": 512, "K": 512}, {"M": 2048, "N": 2048, "K": 1024}, {"M": 4096, "N": 4096, "K": 2048})
@@ -50,8 +53,20 @@ KMEANS = (
     {"B": 1, "N": 8192, "C": 256, "D": 128}, {"B": 4, "N": 16384, "C": 512, "D": 128}, {"B": 8, "N": 32768, "C": 1024, "D": 128},
 )  # fmt: skip
 SUBJECTS = (
-    Subject("rmsnorm", ({"M": 512, "D": 4096}, {"M": 2048, "D": 4096}, {"M": 8192, "D": 4096}), (("WARPS", 8),), "M"),
-    Subject("softmax", ({"M": 256, "N": 4096}, {"M": 1024, "N": 8192}, {"M": 4096, "N": 8192}), (), "M"),
+    Subject(
+        "rmsnorm",
+        ({"M": 512, "D": 4096}, {"M": 2048, "D": 4096}, {"M": 8192, "D": 4096}),
+        (("WARPS", 8),),
+        "M",
+        (("M", 16384), ("D", 4096)),
+    ),
+    Subject(
+        "softmax",
+        ({"M": 256, "N": 4096}, {"M": 1024, "N": 8192}, {"M": 4096, "N": 8192}),
+        (),
+        "M",
+        (("M", 8192), ("N", 8192)),
+    ),
     Subject("gemm_sm90", GEMM),
     Subject("gemm_sm80", GEMM),
     Subject("kmeans_assign", KMEANS),
@@ -76,8 +91,8 @@ def prepare(directory: Path, only: Sequence[str] = (), repeats: int = REPEATS) -
     failed = 0
     for s in SUBJECTS:
         k = table[s.kernel]
-        large = s.shapes[-1]
-        wanted = [dict(x) for x in (*s.shapes, *([{**large, s.rows: large[s.rows] // EXTRA}] if s.rows else []))]
+        large = dict(s.power)
+        wanted = [*map(dict, s.shapes), *([large, {**large, s.rows: large[s.rows] // EXTRA}] if s.rows else [])]
         try:
             job, skipped = make(
                 k.text(), k.contract, "bench", wanted, target=TARGET, bindings={**k.bindings, **dict(s.bindings)},
@@ -94,19 +109,15 @@ def prepare(directory: Path, only: Sequence[str] = (), repeats: int = REPEATS) -
         made = job.launches[: len(s.shapes)]
         work = {s.kernel: [(x, x) for x in made]}
         if s.rows:
-            extra = job.launches[-1]
-            work[f"{s.kernel}-power"] = [
-                (made[-1], made[-1].model_copy(update={"plans": made[-1].plans + extra.plans}))
-            ]
+            whole, extra = job.launches[-2:]
+            work[f"{s.kernel}-power"] = [(whole, whole.model_copy(update={"plans": whole.plans + extra.plans}))]
         for name, pairs in work.items():
             if only and name not in only:
                 continue
             again = [p for p in pairs for _ in range(repeats)]
-            whole = job.model_copy(
-                update={"launches": tuple(a for a, _ in again), "rivals": tuple(b for _, b in again)}
-            )
-            (directory / f"{name}.json").write_text(whole.model_dump_json() + "\n")
-            print(f"{name}: {len(again) * len(whole.modes)} pairs")
+            one = job.model_copy(update={"launches": tuple(a for a, _ in again), "rivals": tuple(b for _, b in again)})
+            (directory / f"{name}.json").write_text(one.model_dump_json() + "\n")
+            print(f"{name}: {len(again) * len(one.modes)} pairs")
     return 1 if failed else 0
 
 

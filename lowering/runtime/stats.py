@@ -24,6 +24,9 @@ NOISE = 0.005
 """Half width of the band around 1 that an interval must leave: what other addresses do to two equal kernels."""
 MIN_EFFECT = 0.01
 """A smaller difference is never called one, however sure: it does not survive another placement or another day."""
+MIN_US = 0.05
+"""Nor is a difference of fewer microseconds, some hundred SM clocks: launches of a few microseconds move by 20 ns with the
+addresses they work on (two equal kernels of 2.8 microseconds on an H200: ratio 1.0066, interval 1.0057 to 1.0077)."""
 CLOCK_SHIFT = 0.01
 """Mean SM clocks further apart than this explain a part of the ratio; NVML reports clocks in steps of 15 MHz (0.8 %)."""
 MIN_ROUNDS = 8
@@ -34,7 +37,8 @@ RULE = (
     f"round is left out). ratio: median of their Walsh averages; its interval: signed-rank, {CONFIDENCE:.0%}, widened by "
     "sqrt((1 + r) / (1 - r)) for the correlation r > 0 of neighbouring pairs of rounds. "
     f"faster: interval above {1 + NOISE:g} and ratio at least {1 + MIN_EFFECT:g}; slower: interval below {1 - NOISE:g} and ratio at most "
-    f"{1 - MIN_EFFECT:g}; else inconclusive. If mean SM clocks differ by more than {CLOCK_SHIFT:.0%}, the ratio at equal clocks must agree"
+    f"{1 - MIN_EFFECT:g}; both at least {MIN_US:g} µs a launch; else inconclusive. If mean SM "
+    f"clocks differ by more than {CLOCK_SHIFT:.0%}, the ratio at equal clocks must agree"
 )
 
 
@@ -156,12 +160,13 @@ def compare(
     wider = math.sqrt((1 + shared) / (1 - shared))
     low, high = (centre + wider * (end - centre) for end in (averages[(cut or 1) - 1], averages[-(cut or 1)]))
     ratio, low, high = (math.exp(v) for v in (centre, low, high))
-    verdict, message = decide(ratio, low, high), ""
+    least = max(MIN_EFFECT, MIN_US / median(candidate_us))
+    verdict, message = decide(ratio, low, high, least), ""
     if cut is None:
         verdict = "inconclusive"
         message = f"{len(baseline_us)} rounds give no interval of {CONFIDENCE:.0%}; {MIN_ROUNDS} are needed"
     elif verdict != "inconclusive" and clock_ratio is not None and abs(clock_ratio - 1) > CLOCK_SHIFT:
-        if decide(*(v / clock_ratio for v in (ratio, low, high))) != verdict:
+        if decide(ratio / clock_ratio, low / clock_ratio, high / clock_ratio, least) != verdict:
             verdict = "inconclusive"
             message = (
                 f"the SM clocks differed by {abs(clock_ratio - 1):.1%}, which explains the difference from {baseline}"
@@ -178,11 +183,11 @@ def correlation(values: Sequence[float]) -> float:
     return min(max(sum(a * b for a, b in itertools.pairwise(off)) / whole, 0.0), 0.9) if whole else 0.0
 
 
-def decide(ratio: float, low: float, high: float) -> Verdict:
-    """The verdict on a ratio with its interval."""
-    if low > 1 + NOISE and ratio >= 1 + MIN_EFFECT:
+def decide(ratio: float, low: float, high: float, least: float = MIN_EFFECT) -> Verdict:
+    """The verdict on a ratio with its interval; `least`: the smallest difference from 1 that counts."""
+    if low > 1 + NOISE and ratio >= 1 + least:
         return "faster"
-    if high < 1 - NOISE and ratio <= 1 - MIN_EFFECT:
+    if high < 1 - NOISE and ratio <= 1 - least:
         return "slower"
     return "inconclusive"
 

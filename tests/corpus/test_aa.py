@@ -35,7 +35,9 @@ def answer(*shapes: jobs.BenchShape) -> dict[str, Any]:
 
 @pytest.fixture
 def one(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = aa.Subject("rmsnorm", ({"M": 4, "D": 512}, {"M": 64, "D": 512}), (("DMAX", 1024),), "M")
+    small = aa.Subject(
+        "rmsnorm", ({"M": 4, "D": 512}, {"M": 64, "D": 512}), (("DMAX", 1024),), "M", (("M", 96), ("D", 512))
+    )
     monkeypatch.setattr(aa, "SUBJECTS", (small,))
 
 
@@ -45,7 +47,7 @@ def test_prepared_jobs_time_a_kernel_beside_itself(one: None, tmp_path: Path) ->
     assert [x.shape["M"] for x in job.launches] == [4, 4, 64, 64] and job.rivals == job.launches
     assert job.modes == ("warm", "cold") and job.samples == 21, "the rounds of any timing"
     power = jobs.parse(json.loads((tmp_path / "rmsnorm-power.json").read_text()))
-    assert power.rivals[0].shape == power.launches[0].shape == {"M": 64, "D": 512}
+    assert power.rivals[0].shape == power.launches[0].shape == {"M": 96, "D": 512}
     (plan,), (same, extra) = power.launches[0].plans, power.rivals[0].plans
     assert plan == same and extra["cubin_sha256"] == plan["cubin_sha256"] and extra["grid"] < plan["grid"]
 

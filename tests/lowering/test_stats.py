@@ -53,6 +53,12 @@ def test_a_sure_difference_too_small_to_matter_is_none() -> None:
     assert stats.compare("b", [98.9] * 20, [100.0] * 20).verdict == "slower"
 
 
+def test_a_difference_of_a_few_clocks_is_none() -> None:
+    assert stats.compare("b", [2.045] * 20, [2.0] * 20).verdict == "inconclusive"
+    assert stats.compare("b", [2.06] * 20, [2.0] * 20).verdict == "faster"
+    assert stats.compare("b", [1.945] * 20, [2.0] * 20).verdict == "slower"
+
+
 def test_what_the_position_does_cancels() -> None:
     """The first in each round loses 2 %: without alternation that would be a verdict."""
     candidate = [102.0 if n % 2 == 0 else 100.0 for n in range(20)]

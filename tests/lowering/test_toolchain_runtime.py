@@ -310,11 +310,19 @@ def test_cold_flushes_before_each_launch_on_each_buffer_set(
     monkeypatch.setattr(bench, "FLUSH_CHUNK", 4096)
     result = bench.bench(gpu, [candidate(cu, "a", 0, launches=launches)], bench.Settings(**QUICK, mode="cold"))
     (timing,) = result.timings
-    assert (result.method, timing.batch, len(timing.samples_us)) == ("events", 2, 9)
-    assert seen[seen.index("flush") :] == ["flush", "launch0", "flush", "launch1"] * 9
+    assert (result.method, timing.batch, len(timing.samples_us)) == ("events", 4, 9)
+    assert seen[seen.index("flush") :] == ["flush", "launch0", "flush", "launch1"] * 9 * 3, (
+        "one pass of three is untimed"
+    )
     written, *read = [n for n in flushed if n]
     assert written > 2 * (1 << 16) and sum(read) > 2 * (1 << 16) - 8192, "the flushed bytes are read again"
     assert timing.summary.median == pytest.approx(110, rel=0.01), "a sample is the mean over the buffer sets"
+    seen.clear()
+    monkeypatch.setattr(bench, "LEAD_LIMIT_MS", 0.1)
+    (timing,) = bench.bench(
+        gpu, [candidate(cu, "a", 0, launches=launches)], bench.Settings(**QUICK, mode="cold")
+    ).timings
+    assert timing.batch == 2 and seen[seen.index("flush") :] == ["flush", "launch0", "flush", "launch1"] * 9
 
 
 def test_the_same_batch_runs_untimed_before_each_warm_sample(
