@@ -196,6 +196,8 @@ def _measurement(
             shape = raw.get("shape") or {}
             key = (subject.contract, units.pairs(shape.get("shape", {})))
             profiles[key] = StoredProfile(subject, provenance, raw, text)
+    elif m["kind"] == "sanitize":
+        page.judgements.append(_second_opinion(subject, provenance, raw))
     else:
         page.judgements.append(_judgement(subject, provenance, m, raw))
 
@@ -210,6 +212,23 @@ def _judgement(subject: Subject, provenance: Provenance, m: Mapping[str, Any], r
         distributions=tuple(sorted({str(c.get("distribution", "")) for c in ran})),
         judge=str(raw.get("judge_selftest", "")), undecided=tuple(map(str, m["record"].get("undecided", ()))),
     )  # fmt: skip
+
+
+def _second_opinion(subject: Subject, provenance: Provenance, raw: Mapping[str, Any]) -> Judgement:
+    """compute-sanitizer's verdicts (`corpus.jobs.Sanitize` as JSON): one case per tool, each finding with its line."""
+    runs = raw["runs"]
+    found = [f"{r['tool']}, {_at(f)}: {f.get('message', '')}" for r in runs for f in r.get("findings", ())]
+    return Judgement(
+        subject=subject, provenance=provenance, where=f"{provenance.device}, compute-sanitizer",
+        verdict="passed" if raw["passed"] else "failed", summary="; ".join(f"{r['tool']} {r['verdict']}" for r in runs),
+        cases=len(runs), shapes=1, distributions=tuple(str(r["tool"]) for r in runs), findings=tuple(found),
+        judge="; ".join(f"{r['tool']}: {r['limit']}" for r in runs if r.get("limit")),
+    )  # fmt: skip
+
+
+def _at(finding: Mapping[str, Any]) -> str:
+    lines = [s["line"] for s in finding.get("sites", ()) if s.get("line")]
+    return f"line {lines[0]}" if lines else "no known line"
 
 
 def _timing(page: _Page, subject: Subject, provenance: Provenance, s: Mapping[str, Any], rule: str) -> Timing:
@@ -295,7 +314,9 @@ def _bound(text: str, bindings: Mapping[str, Any], target: str, kernel: str | No
 
 
 def _command(kind: str, s: Subject) -> str:
-    words = {"check-cpu": "check", "check-gpu": "check --on gpu"}.get(kind, kind)
+    words = {"check-cpu": "check", "check-gpu": "check --on gpu", "sanitize": "check --on gpu --sanitize all"}.get(
+        kind, kind
+    )
     return f"cake {words} --contract {s.contract}"
 
 

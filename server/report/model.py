@@ -170,7 +170,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One numerical check. `where` is "interpreted" or the device."""
+    """One check of the numbers, or compute-sanitizer's second opinion. `where` is "interpreted" or the device (and tool)."""
 
     subject: Subject
     provenance: Provenance
@@ -181,6 +181,7 @@ class Judgement:
     shapes: int = 0
     distributions: tuple[str, ...] = ()
     judge: str = ""
+    findings: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
 
 

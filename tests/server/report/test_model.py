@@ -114,6 +114,26 @@ def test_records_of_another_form_are_named_not_fatal(store: Store) -> None:
     assert "the profile is not of the form" in evidence_page(found)
 
 
+def test_a_second_opinion_names_its_findings(store: Store) -> None:
+    finding = {
+        "tool": "racecheck",
+        "kind": "shared-race",
+        "sites": [{"line": 0}, {"line": 40}],
+        "message": "two writers",
+    }
+    runs = [
+        {"tool": "memcheck", "verdict": "clean", "limit": "tensor copies"},
+        {"tool": "racecheck", "verdict": "findings", "findings": [finding]},
+    ]
+    keep(
+        store, "sanitize", {"passed": False, "runs": runs, "seed": 1, "secret": "00", "device": {"name": "NVIDIA H200"}}
+    )
+    (j,) = gather(store).judgements
+    assert (j.verdict, j.cases, j.findings) == ("failed", 2, ("racecheck, line 40: two writers",))
+    page = evidence_page(gather(store))
+    assert "racecheck, line 40: two writers" in page and "memcheck: tensor copies" in page
+
+
 def test_builds_give_resources(store: Store) -> None:
     used = {
         "registers": 168,
