@@ -200,6 +200,11 @@ def build(
     "--on", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="Interpret, or run on the GPU."
 )
 @click.option("--fresh", is_flag=True, help="Repeat although the same check is stored.")
+@click.option(
+    "--sanitize",
+    metavar="TOOL,..|all",
+    help="With --on gpu: a second opinion by compute-sanitizer (memcheck, racecheck, synccheck, initcheck).",
+)
 @click.pass_context
 def check(
     ctx: click.Context,
@@ -213,6 +218,7 @@ def check(
     shape_set: str,
     on: str,
     fresh: bool,
+    sanitize: str | None,
 ) -> None:
     """Compare FILE with a contract's oracle."""
     from server.terminal import show_cases, working
@@ -220,8 +226,11 @@ def check(
     engine = ctx.obj.engine()
     ref = ref_of(file, settings, target, kernel)
     shapes = [parse_shape(shape)] if shape else shape_set
+    tools = [t.strip() for t in (sanitize or "").split(",") if t.strip()]
     with working("checking") as control:
-        result = engine.evaluate.check(ref, contract, shapes, on=on, fresh=fresh, control=control, detail="detailed")
+        result = engine.evaluate.check(
+            ref, contract, shapes, on=on, fresh=fresh, sanitize=tools, control=control, detail="detailed"
+        )
     finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_cases)
 
 

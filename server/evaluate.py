@@ -10,16 +10,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cake_ir.diagnostics import Diagnostic
+from corpus.sanitizer import Tool
 from server import __version__
 from server.errors import BadArgument, Missing
 from server.fallback import or_unstored
 from server.gpu_work import COMPILE_TIMEOUT_S, NO_GPU, NO_GPU_NEXT, GpuWork, as_error, bench_row, device_name, job_of
 from server.programs import Program, Ref, Unit
-from server.results import Detail, Result, add_diagnostics, clean, fit, plain
+from server.results import Artifact, Detail, Result, add_diagnostics, clean, fit, plain
+from server.second_opinion import ask, tools_of
 from server.shapes import Shapes, interpretable, refuse_large, shape_list, unchecked
 from server.steps import case_words, counts, joined, resource_words, verdictless
 from server.store import digest
@@ -103,11 +105,18 @@ class Evaluator(GpuWork):
         *,
         on: Literal["cpu", "gpu"] = "cpu",
         fresh: bool = False,
+        sanitize: Sequence[str] = (),
         control: Control | None = None,
         detail: Detail = "concise",
     ) -> Result:
-        """Compare an accepted kernel with its contract's oracle, by interpretation or on the GPU."""
+        """Compare an accepted kernel with its contract's oracle, by interpretation or on the GPU.
+
+        sanitize: tools of compute-sanitizer that give a second opinion after a check on the GPU that passed.
+        """
         control = control or Control()
+        tools = tools_of(sanitize)
+        if tools and on == "cpu":
+            raise BadArgument("sanitize watches a launch on the GPU", "add --on gpu")
         if on == "cpu":
             return or_unstored(
                 self._engine, lambda e: e.evaluate._checked(ref, contract, shapes, fresh, control, detail)
@@ -119,7 +128,9 @@ class Evaluator(GpuWork):
             shapes,
             control,
             detail,
-            lambda p, u, s: self._check_gpu(p, u, s, shapes, fresh, control, detail),
+            lambda p, u, s: self._watched(
+                self._check_gpu(p, u, s, shapes, fresh, control, detail), p, u, s, shapes, tools, fresh, control, detail
+            ),
         )
 
     def _checked(
@@ -138,7 +149,7 @@ class Evaluator(GpuWork):
     ) -> Result:
         wanted = shape_list(spec, shapes)
         refuse_large(spec, wanted)
-        known = None if fresh else self._stored(unit, spec, "check-cpu", {"shapes": wanted})
+        known = None if fresh else self.stored(unit, spec, "check-cpu", {"shapes": wanted})
         if known is None:
             contracts_dir = self._engine.config.contracts_dir
             job = {
@@ -153,9 +164,7 @@ class Evaluator(GpuWork):
             if "diagnostic" in raw:
                 raise as_error(Diagnostic.model_validate(raw["diagnostic"]))
             known = raw
-            self.keep(
-                unit, spec, "check-cpu", {"shapes": wanted}, "cpu", "passed" if raw["passed"] else "failed", raw
-            )
+            self.keep(unit, spec, "check-cpu", {"shapes": wanted}, "cpu", "passed" if raw["passed"] else "failed", raw)
             known["reused"] = False
         return self._check_result(program, unit, spec, known, "by interpretation", detail)
 
@@ -281,18 +290,36 @@ class Evaluator(GpuWork):
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
     ) -> Result:
         wanted = shape_list(spec, shapes)
-        known = None if fresh else self._stored(unit, spec, "check-gpu", {"shapes": wanted})
+        known = None if fresh else self.stored(unit, spec, "check-gpu", {"shapes": wanted})
         if known is None:
             known = self.run_gpu(program, unit, spec, "check", wanted, control)
             verdict = "passed" if known["passed"] else "failed"
             self.keep(unit, spec, "check-gpu", {"shapes": wanted}, device_name(known), verdict, known)
         return self._check_result(program, unit, spec, known, f"on {device_name(known)}", detail)
 
+    def _watched(
+        self, done: Result, program: Program, unit: Unit, spec: Any, shapes: Shapes | None, tools: Sequence[Tool],
+        fresh: bool, control: Control, detail: Detail,
+    ) -> Result:  # fmt: skip
+        """What was done, joined by the second opinion where one is asked for. A tool that cannot run is named, no failure."""
+        if not tools or done.status != "passed":
+            return done
+        part = ask(self, program, unit, spec, shapes, tools, fresh, control, detail)
+        part.next = part.next or done.next
+        done = joined(done, "sanitize", part)
+        if part.status == "unavailable":
+            done.status = "passed"
+        return done
+
+    def artifact(self, owner: str, kind: str, content: str) -> Artifact:
+        """Keep what is too large to inline."""
+        return self._engine.store.put_artifact(owner, kind, content)
+
     def _bench(
         self, program: Program, unit: Unit, spec: Any, shapes: Shapes, fresh: bool, control: Control, detail: Detail
     ) -> Result:
         wanted = shape_list(spec, shapes)
-        known = None if fresh else self._stored(unit, spec, "bench", {"shapes": wanted})
+        known = None if fresh else self.stored(unit, spec, "bench", {"shapes": wanted})
         if known is None or {"invalid", "error"} & {s["verdict"] for s in known["shapes"]}:  # another run may be better
             known = self.run_gpu(program, unit, spec, "bench", wanted, control, modes=["warm", "cold"])
             self.keep(
@@ -332,6 +359,7 @@ class Evaluator(GpuWork):
         *,
         until: Until = "bench",
         fresh: bool = False,
+        sanitize: Sequence[str] = (),
         control: Control | None = None,
         detail: Detail = "concise",
     ) -> Result:
@@ -341,6 +369,13 @@ class Evaluator(GpuWork):
         spec = self._engine.catalog.contract(contract) if contract else None
         if spec is None and until == "check":
             raise BadArgument("a check needs a contract", "see cake://contracts/index", code="args/contract-needed")
+        tools = tools_of(sanitize)
+        if tools and (spec is None or until == "compile"):
+            raise BadArgument(
+                "sanitize watches a launch on inputs of a contract",
+                "name one, and until=check or bench",
+                code="args/contract-needed",
+            )
         if spec is not None and shapes:
             shape_list(spec, shapes)
         refused = self._engine.rejection(program, detail)
@@ -377,8 +412,13 @@ class Evaluator(GpuWork):
                 small = "boundary"
                 part = step()
             done = joined(done, name, part)
-            if part.status != "passed":
+            if name == "check-gpu":
+                done = self._watched(done, program, unit, spec, shapes, tools, fresh, control, detail)
+            if done.status != "passed":
                 return self._labelled(unit, done, detail)
+        if not gpu and tools:
+            done.data["sanitize"] = {"status": "unavailable", "reason": why}
+            done.summary += f"; no second opinion: {why}"
         if not gpu and shapes:
             left = unchecked(spec, shapes, small)
             if left:
@@ -402,7 +442,7 @@ class Evaluator(GpuWork):
             parts += [compiler_id(), self.device(Control()).get("uuid", "")]
         return digest("k", *parts)
 
-    def _stored(self, unit: Unit, spec: Any, kind: str, what: Mapping[str, Any]) -> dict[str, Any] | None:
+    def stored(self, unit: Unit, spec: Any, kind: str, what: Mapping[str, Any]) -> dict[str, Any] | None:
         key = self._key(spec, kind, what)
         for row in reversed(self._engine.store.measurements(unit.variant_id, spec.name, kind)):
             if row["record"].get("key") == key:

@@ -228,6 +228,10 @@ class CakeServer:
         target: Target = "",
         kernel: Kernel = "",
         fresh: Annotated[bool, Field(description="repeat checks and timing although stored")] = False,
+        sanitize: Annotated[
+            list[Literal["memcheck", "racecheck", "synccheck", "initcheck"]],
+            Field(description="compute-sanitizer tools for a second opinion on the GPU", max_length=4),
+        ] = [],  # noqa: B006
         wait_s: WaitS = 45,
         job_id: JobId = "",
         detail: DetailArg = "concise",
@@ -241,13 +245,21 @@ class CakeServer:
                 "shapes": shapes,
                 "until": until,
                 "fresh": fresh,
+                "sanitize": sorted(set(sanitize)),
                 "detail": detail,
             }
             return self.jobs.start(
                 "compile_and_bench",
                 request,
                 lambda control: self.engine.evaluate.compile_and_bench(
-                    ref, contract or None, shapes or None, until=until, fresh=fresh, control=control, detail=detail
+                    ref,
+                    contract or None,
+                    shapes or None,
+                    until=until,
+                    fresh=fresh,
+                    sanitize=sanitize,
+                    control=control,
+                    detail=detail,
                 ),
             )
 
