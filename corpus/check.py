@@ -30,7 +30,8 @@ Progress = Callable[[int, int, str], None]
 """(done, total, what) -> None, called before each case."""
 
 QUICK: tuple[str, ...] = ("normal", "small_int", "one_hot", "alternating")
-"""Distributions of a quick check; `distributions=None` takes the contract's whole battery."""
+"""Distributions of a quick check, which also takes those that a contract adds to the battery (masks, NaN, infinities);
+`distributions=None` takes the contract's whole battery."""
 
 
 class _Model(BaseModel):
@@ -124,6 +125,8 @@ def check_cpu(
         return CheckResult(passed=False, summary=text, diagnostics=fit.diagnostics, **common)
     wanted = named_shapes(contract, shapes)
     names = tuple(contract.distributions if distributions is None else distributions)
+    if distributions is QUICK:
+        names += tuple(n for n in contract.distributions if n not in dist.BATTERY)
     selftest = judge_selftest(contract, dtypes=fit.dtypes, seed=seed, secret=secret)
     plan = schedules if schedules is not None else default_schedules(bound, seed)
     cases: list[CaseResult] = []
