@@ -66,7 +66,7 @@ def show(browser: Any) -> Iterator[Open]:
         file = OUT / f"{name}.html"
         file.write_text(html, encoding="utf-8")
         assert file.stat().st_size < MOST_BYTES
-        page = browser.new_context(viewport=SIZE, **context).new_page()
+        page = browser.new_context(**{"viewport": SIZE, **context}).new_page()
         said: list[str] = []
         asked: list[str] = []
         page.on("console", lambda m: said.append(f"{m.type}: {m.text}"))
@@ -159,6 +159,8 @@ def test_a_set_of_forty_shapes(show: Open, tmp_path: Path) -> None:
     assert page.query_selector("#timelines svg.timeline .spans rect")
     fits(page)
     page.emulate_media(media="print")
+    page.set_viewport_size({"width": 1046, "height": 718})  # A4 landscape less its margins
+    fits(page)
     assert page.query_selector("nav").is_visible() is False and page.query_selector("#t-speedups").is_visible()
     assert page.pdf()[:4] == b"%PDF"
 
@@ -227,6 +229,20 @@ def test_nothing_stored(show: Open, tmp_path: Path) -> None:
     has_sections(page, *EVIDENCE)
     assert "run cake bench k.cake" in page.inner_text("#speedups")
     fits(page)
+
+
+def test_printed_pages_fit_the_paper(show: Open) -> None:
+    committed = evidence_page(collect.committed(contracts(), generated=NOW))
+    for name, html in (
+        ("print-evidence", committed),
+        ("print-profile", timeline_page(profile(), source=GEMM, title="P")),
+    ):
+        page = show(name, html, viewport={"width": 1046, "height": 718})
+        page.emulate_media(media="print")
+        fits(page)
+        assert page.evaluate(
+            "[...document.querySelectorAll('.scroll')].every(e => e.scrollHeight <= e.clientHeight + 2)"
+        )
 
 
 def test_dark_mode(show: Open) -> None:
