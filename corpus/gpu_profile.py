@@ -21,7 +21,7 @@ from cake_ir.diagnostics import CakeError
 from corpus.contract import Case, Contract
 from corpus.gpu_buffers import Env
 from corpus.gpu_check import Progress, allocate, launcher
-from corpus.jobs import BenchShape, Job, Launch, Profile
+from corpus.jobs import VALID, BenchShape, Job, Launch, Profile
 from corpus.profiling import ncu
 from corpus.profiling.metrics import SECTIONS
 
@@ -58,14 +58,10 @@ def _profile(
     words += [f"no {name}: {part['unavailable']}" for name, part in (("timeline", timeline), ("counters", read))
               if "unavailable" in part and shape.candidate]  # fmt: skip
     return Profile(
-        contract=contract.name, contract_digest=contract.digest, kernel=job.kernel, passed=shape.verdict in PASSED,
+        contract=contract.name, contract_digest=contract.digest, kernel=job.kernel, passed=shape.verdict in VALID,
         summary="; ".join(words), seed=job.seed, secret=f"{secret:032x}", device=env.device.info().to_json(),
         seconds=round(time.monotonic() - start, 3), shape=shape, timeline=timeline, counters=read,
     )  # fmt: skip
-
-
-PASSED = ("measured", "faster", "slower", "inconclusive")
-"""Verdicts of a timing whose numbers may be used."""
 
 
 def _timeline(env: Env, job: Job, contract: Contract, launch: Launch, secret: int) -> dict[str, Any]:
