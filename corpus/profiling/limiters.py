@@ -2,8 +2,8 @@
 
 The class is the first rule of `RULES` that the measured numbers meet. Numbers come from hardware counters where there
 are some, else from the timeline, else from the cost model's bounds set against the measured time; the summary says
-which. The threshold of 60 % of a unit's peak is Nsight Compute's own ("Speed Of Light": below 60 % of compute and
-memory a kernel is called latency bound); the other thresholds are ours.
+which. Nsight Compute ("Speed Of Light") calls a kernel latency bound below 60 % of a unit's peak and bound by the unit
+above 80 %; the line is drawn between. The other thresholds are ours.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from corpus.profiling.attribution import Cell, by_role, samples_by_line, words
+from corpus.profiling.attribution import CONTROL, Cell, by_role, samples_by_line, words
 from corpus.profiling.facts import SHARED, Facts
 from corpus.profiling.metrics import BRIEF
 from lowering.sass import Sass
 
-BUSY = 60.0
+BUSY = 70.0
 CLOSE = 5.0
 IDLE_SMS = 25.0
 GAP = 30.0
@@ -43,7 +43,8 @@ PER_SM = ("tensor", "smem", "issue", "alu", "fma", "xu", "lsu")
 
 PRODUCTS = frozenset({"wgmma", "wgmma_commit", "wgmma_wait", "mma", "tcgen05_mma"})
 """Ops of which the time is the tensor core's: a wait for a product is no wait for another role."""
-COPIES = ("load", "store", "copy", "tma", "bulk", "cp_async", "reduce")
+COPIES = ("load", "store", "tma", "bulk", "cp_async", "matrix")
+"""Parts of the names of ops that move data."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _occupancy(n: Numbers) -> str | None:
 
 def _latency(n: Numbers) -> str:
     unit = busiest(n)
-    return f"no unit is busy; the busiest: {unit_words(unit, n)}" if unit else "no unit's use is known"
+    return f"no unit is near its peak; the busiest: {unit_words(unit, n)}" if unit else "no unit's use is known"
 
 
 RULES: tuple[Rule, ...] = (
@@ -129,7 +130,7 @@ RULES: tuple[Rule, ...] = (
          "tensor core's products do not count)", _barrier),
     Rule("occupancy", f"at most {FEW_WARPS:.0f} % of the warps an SM can hold are resident, and at least {MEMORY_STALLS:.0f} % of the warp "
          "samples wait for memory results", _occupancy),
-    Rule("latency", "otherwise: no unit is busy, and nothing above explains the time", _latency),
+    Rule("latency", "otherwise: no unit is near its peak, and nothing above explains the time: work that waits for other work", _latency),
 )  # fmt: skip
 
 
@@ -151,7 +152,8 @@ class Limiter:
 class Summary:
     """What a profile says. `basis` names what was measured; `units` are busy percentages with their source.
 
-    `by_line`: {"line", "role", "ops", "what", "kind", "us", "share", "samples", "stalls"}, largest first; `us` and
+    `by_line`: {"line", "end_line", "site", "role", "ops", "what", "kind", "us", "share", "samples", "stalls"}, largest first; of a
+    span over several lines `site` is the one with most samples, or the first that is more than bookkeeping; `us` and
     `kind` only with a timeline, `samples` and `stalls` only with counters. `by_role`: {"role", "us" by kind, "samples",
     "stalls", "waiting"}. `model_us` is the cost model's time. Of the samples, `unattributed` is the share that no line could be
     named for.
@@ -293,22 +295,47 @@ def _lines(timeline: Mapping[str, Any], cells: Sequence[Cell], facts: Facts, tim
             for c in cells
         ]  # fmt: skip
     ends = {m["id"]: m["end_line"] for m in timeline["marks"]}
-    out, left = [], {(c.line, c.role): c for c in cells}
-    for x in timeline["lines"]:
-        end = x.get("end_line") or ends.get(x.get("mark"), x["line"])
-        row = {"line": x["line"], "role": x["role"], "ops": list(x["ops"]), "what": facts.text(x["line"]), "kind": x["kind"],
-               "us": x["us"], "share": x["share"]}  # fmt: skip
-        own = [left.pop(k) for k in list(left) if k[1] == x["role"] and x["line"] <= k[0] <= end]
-        if own:
-            stalls = sum((c.stalls for c in own), start=type(own[0].stalls)())
-            row |= {"samples": sum(c.samples for c in own), "stalls": dict(stalls.most_common(3))}
+    spans = [{**x, "end_line": x.get("end_line") or ends.get(x.get("mark"), x["line"])} for x in timeline["lines"]]
+    own: dict[int, list[Cell]] = {}
+    left = []
+    for c in cells:
+        at = _span_of(c, spans)
+        if at is None:
+            left.append(c)
+        else:
+            own.setdefault(at, []).append(c)
+    out = []
+    for n, x in enumerate(spans):
+        found = own.get(n, [])
+        site = max(found, key=lambda c: c.samples).line if found else _working_line(x, facts)
+        row = {"line": x["line"], "end_line": x["end_line"], "site": site, "role": x["role"], "ops": list(x["ops"]),
+               "what": facts.text(site), "kind": x["kind"], "us": x["us"], "share": x["share"]}  # fmt: skip
+        if found:
+            stalls = sum((c.stalls for c in found), start=type(found[0].stalls)())
+            row |= {"samples": sum(c.samples for c in found), "stalls": dict(stalls.most_common(3))}
         out.append(row)
     out += [
         {"line": c.line, "role": c.role, "ops": list(c.ops), "what": facts.text(c.line) or "generated code",
          "samples": c.samples, "stalls": c.top()}
-        for c in left.values()
+        for c in left
     ]  # fmt: skip
     return out
+
+
+def _span_of(cell: Cell, spans: Sequence[Mapping[str, Any]]) -> int | None:
+    """The span that a line's samples belong to: of those of its role that name its op (a wait: that hold its line), else that
+    hold its line, the longest. A span runs on across the loop's end, so its ops tell more than its lines."""
+    near = [n for n, x in enumerate(spans) if x["role"] == cell.role and x["line"] <= cell.line <= x["end_line"]]
+    named = [n for n, x in enumerate(spans)
+             if x["role"] == cell.role and set(cell.ops).intersection(x["ops"]) and (x["kind"] != "wait" or n in near)]  # fmt: skip
+    return max(named or near, key=lambda n: spans[n]["us"], default=None)
+
+
+def _working_line(x: Mapping[str, Any], facts: Facts) -> int:
+    """The first line of a span that is more than bookkeeping (arrive, expect, commit, fence); its first line if none is."""
+    quiet = CONTROL | _bookkeeping()
+    inside = [n for n in facts.lines if x["line"] <= n <= x["end_line"] and facts.lines[n].role == x["role"]]
+    return next((n for n in inside if set(facts.lines[n].ops) - quiet), x["line"])
 
 
 def _roles(
@@ -343,6 +370,14 @@ def _blocking() -> frozenset[str]:
     return frozenset(name for name, decl in ops.registry().items() if decl.completion == "blocks")
 
 
+def _bookkeeping() -> frozenset[str]:
+    from cake_ir import ops
+
+    return frozenset(
+        name for name, d in ops.registry().items() if d.syncs and not d.accesses and d.completion != "blocks"
+    )
+
+
 def _limiters(table: Sequence[Mapping[str, Any]], n: Numbers, facts: Facts, clock: str) -> tuple[Limiter, ...]:
     """The costliest lines of the role that waits the least: what it does is what the others wait for."""
     own = [x for x in table if "us" in x and x["role"] == n.role and x["line"]]
@@ -350,20 +385,24 @@ def _limiters(table: Sequence[Mapping[str, Any]], n: Numbers, facts: Facts, cloc
         return _predicted(n, facts, clock)
     total = sum(x["us"] for x in own)
     top = sorted(own, key=lambda x: -x["us"])[:3]
-    return tuple(_limiter(x, x["us"] / total if total else 0.0, n, clock if i == 0 else "") for i, x in enumerate(top))
+    return tuple(
+        _limiter(x, x["us"] / total if total else 0.0, n, facts, clock if i == 0 else "") for i, x in enumerate(top)
+    )
 
 
-def _limiter(x: Mapping[str, Any], share: float, n: Numbers, clock: str) -> Limiter:
-    product = bool(PRODUCTS.intersection(x["ops"]))
-    said = [
-        f"{x['role']} {'waits' if _waits(x) else 'spends'} {100 * share:.0f} % of its time at line {x['line']} {_short(x['what'])}"
-    ]
-    if product and "tensor" in n.units:
-        said.append(unit_words("tensor", n))
-    elif any(op.startswith(COPIES) or "load" in op or "store" in op for op in x["ops"]):
-        unit = max(("dram", "l2", "smem"), key=lambda u: n.units.get(u, 0.0))
-        if n.units.get(unit, 0.0) >= BUSY / 2:
-            said.append(unit_words(unit, n))
+def _limiter(x: Mapping[str, Any], share: float, n: Numbers, facts: Facts, clock: str) -> Limiter:
+    line = x.get("site", x["line"])
+    known = facts.lines.get(line)
+    first, last = x["line"], x.get("end_line", x["line"])
+    where = (
+        f"line {line} {_short(x['what'])}"
+        if first == last
+        else f"lines {first}-{last}, most at {line} {_short(x['what'])}"
+    )
+    said = [f"{x['role']} {'waits' if _waits(x) else 'spends'} {100 * share:.0f} % of its time at {where}"]
+    unit = _unit_of(known.ops if known and known.ops else tuple(x["ops"]), n)
+    if unit:
+        said.append(unit_words(unit, n))
     stalls = {r: c for r, c in (x.get("stalls") or {}).items() if r not in ("selected", "not_selected")}
     if stalls and x.get("samples"):
         top = max(stalls, key=lambda r: stalls[r])
@@ -371,9 +410,22 @@ def _limiter(x: Mapping[str, Any], share: float, n: Numbers, clock: str) -> Limi
     if clock:
         said.append(clock)
     return Limiter(
-        line=x["line"], op=x["ops"][0] if x["ops"] else "", role=x["role"], what=_short(x["what"]),
+        line=line, op=(known.ops if known and known.ops else x["ops"] or ("",))[0], role=x["role"], what=_short(x["what"]),
         us=round(float(x["us"]), 3), share=round(share, 4), evidence="; ".join(said),
     )  # fmt: skip
+
+
+def _unit_of(ops: Sequence[str], n: Numbers) -> str | None:
+    """The unit that does these ops: the tensor pipe for products, the busiest memory for copies, else the busiest pipe."""
+    if PRODUCTS.intersection(ops):
+        units: tuple[str, ...] = ("tensor",)
+    elif any(part in op for op in ops for part in COPIES):
+        units = ("dram", "l2", "smem")
+    elif not set(ops) - (CONTROL | _bookkeeping() | _blocking()):
+        return None
+    else:
+        units = ("alu", "fma", "xu", "lsu")
+    return max((u for u in units if u in n.units), key=lambda u: n.units[u], default=None)
 
 
 def _predicted(n: Numbers, facts: Facts, clock: str) -> tuple[Limiter, ...]:

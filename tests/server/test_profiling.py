@@ -35,7 +35,7 @@ LINES = {
     for part in ("wait(free", "tma_load(c_s", "wait(full", "wgmma(", "score =")
 }
 COUNTERS = metrics(
-    tensor=58.7, alu=45.2, fma=10.3, issue=41.1, dram=3.0, l2=25.2, smem=44.9, occupancy=20.3, eligible_warps=0.838, sm_clock=1.78,
+    tensor=78.3, alu=45.2, fma=10.3, issue=41.1, dram=3.0, l2=25.2, smem=44.9, occupancy=20.3, eligible_warps=0.838, sm_clock=1.78,
     elapsed_cycles=1000.0, active_cycles=900.0,
 )  # fmt: skip
 
@@ -177,7 +177,7 @@ async def test_a_profile_names_what_bounds_the_kernel_and_three_lines(
     data = got["data"]
     assert (
         data["bound"] == "tensor"
-        and data["why"] == "tensor pipe busy 65 %"
+        and data["why"] == "tensor pipe busy 87 %"
         and data["basis"] == "counters and timeline"
     )
     assert [(x["line"], x["role"], x["us"]) for x in data["limiters"]] == [
@@ -189,7 +189,7 @@ async def test_a_profile_names_what_bounds_the_kernel_and_three_lines(
         and data["timeline"]["overhead"] == 0.03
         and data["timeline"]["roles"]["math"]["wait"] == 30
     )
-    assert len(data["counters"]) == 10 and data["counters"]["tensor"] == "58.7 %"
+    assert len(data["counters"]) == 10 and data["counters"]["tensor"] == "78.3 %"
     job = played.jobs[0]
     assert job.kind == "profile" and len(job.launches) == 1 and job.launches[0].shape == SHAPE
     kept = engine.store.measurement(got["ids"]["measurement_id"])
@@ -338,7 +338,7 @@ def test_the_command_shows_limiters_and_writes_the_page_and_the_trace(
     assert (
         f"1. line {LINES['wgmma(']} (math)" in first.stdout
         and "passed: kmeans" in first.stdout
-        and "tensor 58.7 %" in first.stdout
+        and "tensor 78.3 %" in first.stdout
     )
     assert (tmp_path / "p.html").read_text().startswith("<!") and json.loads((tmp_path / "p.json").read_text())[
         "traceEvents"

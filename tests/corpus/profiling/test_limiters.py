@@ -27,7 +27,7 @@ PROFILES: dict[str, tuple[dict[str, Any], str]] = {
     "issue": (profile(counters=counted(alu=70.0)), "integer and logic pipe busy 74 %"),
     "barrier wait": (profile(counters=counted(), timeline=timeline(wait=38.0)), "math, which waits the least, waits 38 %"),
     "occupancy": (profile(counters=counted(rows(*IDLE), occupancy=18.0)), "18 % of the warps"),
-    "latency": (profile(counters=counted()), "no unit is busy; the busiest: tensor pipe busy 32 %"),
+    "latency": (profile(counters=counted()), "no unit is near its peak; the busiest: tensor pipe busy 32 %"),
 }  # fmt: skip
 
 
@@ -58,6 +58,45 @@ def test_limiters_are_the_costliest_lines_of_the_role_that_waits_the_least() -> 
     assert "100 % of 60 samples wait for a fixed latency" in found.limiters[0].evidence
     assert found.limiters[2].evidence.startswith("math waits 15 % of its time at line 4 math waits")
     assert sum(x.share for x in found.limiters) == pytest.approx(1.0)
+
+
+def test_a_span_over_several_lines_is_named_by_the_line_with_most_samples() -> None:
+    spans = timeline(wait=15.0)
+    spans["lines"] = [x for x in spans["lines"] if x["line"] not in (5, 6)]
+    spans["lines"].insert(0, {"line": 4, "end_line": 6, "role": "math", "kind": "compute", "ops": ["arrive", "wgmma", "elementwise"],
+                              "mark": 9, "us": 85.0, "share": 0.85})  # fmt: skip
+    found = summarise(profile(counters=counted(tensor=86.0), timeline=spans), SASS, FACTS).limiters[0]
+    assert (found.line, found.op, found.us) == (5, "wgmma", 85.0)
+    assert found.evidence.startswith(
+        "math spends 85 % of its time at lines 4-6, most at 5 product; tensor pipe busy 91 %; 100 % of 65"
+    )
+    unsampled = summarise(profile(timeline=spans), None, FACTS).limiters[0]
+    assert unsampled.line == 4, "without samples the first line that is more than bookkeeping"
+
+
+def test_samples_behind_a_loop_belong_to_the_span_that_names_their_op() -> None:
+    spans = timeline(wait=15.0)
+    for x in spans["lines"]:
+        if x["line"] == 6:
+            x |= {"line": 7, "end_line": 8}  # the span of line 6 begins later in the loop and runs across its end
+    found = summarise(profile(counters=counted(), timeline=spans), SASS, FACTS)
+    row = next(x for x in found.by_line if x.get("kind") == "compute" and x["line"] == 7)
+    assert row["samples"] == 5 and row["site"] == 6 and row["what"] == "arithmetic"
+
+
+def test_evidence_names_the_unit_that_does_the_work() -> None:
+    read = counted(alu=66.0, dram=60.0)
+    said = {
+        x.line: x.evidence
+        for x in summarise(profile(counters=read, timeline=timeline(wait=10.0)), SASS, FACTS).limiters
+    }
+    assert (
+        "integer and logic pipe busy 69 %" in said[6] and "tensor pipe busy 32 %" in said[5] and "busy" not in said[4]
+    )
+    idle = timeline(wait=95.0, kernel_us=200.0)
+    idle["lines"] = [{**x, "us": 1.0} if x["line"] == 2 else x for x in idle["lines"]]
+    copies = {x.line: x.evidence for x in summarise(profile(counters=read, timeline=idle), SASS, FACTS).limiters}
+    assert "device memory busy 60 %" in copies[3]
 
 
 def test_lines_and_roles_hold_time_and_samples() -> None:
