@@ -1,6 +1,6 @@
 """Reports: one self-contained HTML page from stored or committed evidence, or from one or two profiles.
 
-`collect` turns evidence into plain data (`model`), `plots` and `picture` draw it, `pages` renders it.
+`collect` (with `records`) turns evidence into plain data (`model`), `plots` and `picture` draw it, `pages` renders it.
 """
 
 from __future__ import annotations

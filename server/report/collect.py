@@ -1,47 +1,26 @@
 """From evidence to the report's model: rows of the workspace's store, committed rows of corpus/results.
 
-Evidence is data from elsewhere (another version, another machine, a bundle): every field may be missing, and a record
-that does not fit is skipped and named on the page, never fatal.
+A record that does not fit is skipped and named on the page, never fatal.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cake_ir.diagnostics import CakeError
 from server import __version__
-from server.report import units
-from server.report.model import (
-    Comparison,
-    Conditions,
-    Contender,
-    Evidence,
-    Judgement,
-    Provenance,
-    Resources,
-    RoleRegisters,
-    StoredProfile,
-    Subject,
-    Timing,
-    overall,
-)
+from server.report import records, units
+from server.report.model import Evidence, Judgement, Provenance, Resources, StoredProfile, Subject, Timing, overall
+from server.report.records import MISFIT, Work
 from server.steps import verdictless
 from server.store import Store
 
 if TYPE_CHECKING:
-    from cake_ir.bound import BoundKernel
     from corpus.contract import Contract
-
-_MISFIT = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""What reading a record of another form raises."""
-
-_LONGEST_US = 1e12
-_MOST = 1e30
-"""No launch takes eleven days, no shape has more work: larger numbers, and NaN, are damage."""
 
 SECTIONS = ("timings", "judgements", "resources", "profiles", "roofline")
 
@@ -57,7 +36,7 @@ class _Page:
         self.profiles: list[StoredProfile] = []
         self.missing: dict[str, list[str]] = {name: [] for name in SECTIONS}
 
-    def work(self, contract: str, shape: dict[str, int], dtypes: Mapping[str, str]) -> tuple[float, float, str]:
+    def work(self, contract: str, shape: dict[str, int], dtypes: Mapping[str, str]) -> Work:
         """(FLOP, bytes, unit of the FLOP) of a shape by its contract; zeros when the contract is not here or refuses."""
         spec = self.contracts.get(contract)
         if spec is None:
@@ -65,7 +44,7 @@ class _Page:
             return 0.0, 0.0, ""
         try:
             return float(spec.flops(shape)), float(spec.bytes(shape, dtypes)), spec.flop_unit
-        except (CakeError, *_MISFIT) as exc:
+        except (CakeError, *MISFIT) as exc:
             self._say("roofline", f"contract {contract} does not count the work of {units.pairs(shape)}: {exc}")
             return 0.0, 0.0, ""
 
@@ -136,15 +115,17 @@ def _variant(page: _Page, store: Store, variant_id: str, contract: str | None) -
     for m in store.measurements(variant_id, contract):
         try:
             _measurement(page, base, m, text, timings, profiles)
-        except _MISFIT as exc:
+        except MISFIT as exc:
             section = {"bench": "timings", "profile": "profiles"}.get(m["kind"], "judgements")
             page.skip(section, f"{m['kind']} record {m['measurement_id']}", exc)
     page.timings += timings.values()
     page.profiles += profiles.values()
     for b in builds[-1:]:
         try:
-            page.resources.append(_resources(base, b, _roles(text, row["bindings"], row["target"], row["kernel"])))
-        except _MISFIT as exc:
+            page.resources.append(
+                records.resources(base, b, records.roles(text, row["bindings"], row["target"], row["kernel"]))
+            )
+        except MISFIT as exc:
             page.skip("resources", f"build {b['build_id']}", exc)
     _missing(page, base, builds, timings, profiles)
 
@@ -180,14 +161,15 @@ def _measurement(
     changed = spec is not None and subject.contract_digest not in ("", spec.digest)
     provenance = Provenance(
         device=str(device.get("name", m["device"])), driver=str(device.get("driver", "")), date=units.when(m["created"]),
-        command=_command(m["kind"], subject), seed=_text(raw.get("seed")), secret=_text(raw.get("secret")),
+        command=_command(m["kind"], subject), seed=records.text_of(raw.get("seed")), secret=records.text_of(raw.get("secret")),
         stale=f"the contract has changed: it is {spec.digest} now" if changed and spec else None,
     )  # fmt: skip
     if m["kind"] == "bench":
         for s in raw["shapes"]:
             try:
-                timing = _timing(page, subject, provenance, s, str(raw.get("rule", "")))
-            except _MISFIT as exc:  # the other shapes still count
+                work = page.work(subject.contract, s["shape"], s.get("dtypes", {}))
+                timing = records.timing(subject, provenance, s, str(raw.get("rule", "")), work)
+            except MISFIT as exc:  # the other shapes still count
                 page.skip("timings", f"a shape of bench record {m['measurement_id']}", exc)
                 continue
             timings[(timing.subject.contract, timing.shape, timing.dtypes, timing.mode, provenance.device)] = timing
@@ -197,120 +179,9 @@ def _measurement(
             key = (subject.contract, units.pairs(shape.get("shape", {})))
             profiles[key] = StoredProfile(subject, provenance, raw, text)
     elif m["kind"] == "sanitize":
-        page.judgements.append(_second_opinion(subject, provenance, raw))
+        page.judgements.append(records.second_opinion(subject, provenance, raw))
     else:
-        page.judgements.append(_judgement(subject, provenance, m, raw))
-
-
-def _judgement(subject: Subject, provenance: Provenance, m: Mapping[str, Any], raw: Mapping[str, Any]) -> Judgement:
-    cases = raw.get("cases", [])
-    ran = [c for c in cases if c.get("verdict") != "skipped"]
-    return Judgement(
-        subject=subject, provenance=provenance, where="interpreted" if m["kind"] == "check-cpu" else provenance.device,
-        verdict="passed" if raw["passed"] else "failed", summary=verdictless(str(raw.get("summary", ""))), cases=len(ran),
-        shapes=len({units.pairs(c.get("shape", {})) for c in ran}),
-        distributions=tuple(sorted({str(c.get("distribution", "")) for c in ran})),
-        judge=str(raw.get("judge_selftest", "")), undecided=tuple(map(str, m["record"].get("undecided", ()))),
-    )  # fmt: skip
-
-
-def _second_opinion(subject: Subject, provenance: Provenance, raw: Mapping[str, Any]) -> Judgement:
-    """compute-sanitizer's verdicts (`corpus.jobs.Sanitize` as JSON): one case per tool, each finding with its line."""
-    runs = raw["runs"]
-    found = [f"{r['tool']}, {_at(f)}: {f.get('message', '')}" for r in runs for f in r.get("findings", ())]
-    return Judgement(
-        subject=subject, provenance=provenance, where=f"{provenance.device}, compute-sanitizer",
-        verdict="passed" if raw["passed"] else "failed", summary="; ".join(f"{r['tool']} {r['verdict']}" for r in runs),
-        cases=len(runs), shapes=1, distributions=tuple(str(r["tool"]) for r in runs), findings=tuple(found),
-        judge="; ".join(f"{r['tool']}: {r['limit']}" for r in runs if r.get("limit")),
-    )  # fmt: skip
-
-
-def _at(finding: Mapping[str, Any]) -> str:
-    lines = [s["line"] for s in finding.get("sites", ()) if s.get("line")]
-    return f"line {lines[0]}" if lines else "no known line"
-
-
-def _timing(page: _Page, subject: Subject, provenance: Provenance, s: Mapping[str, Any], rule: str) -> Timing:
-    """One `corpus.jobs.BenchShape` as JSON."""
-    comparisons = tuple(map(_comparison, s.get("baselines", ())))
-    flops, moved, unit = page.work(subject.contract, s["shape"], s.get("dtypes", {}))
-    verdict = overall(str(s["verdict"]), comparisons, s.get("baseline"))
-    # The verdict is about the fastest baseline and may have been withheld, whatever the bare interval says.
-    comparisons = tuple(replace(c, verdict=verdict) if c.baseline.name == s.get("baseline") else c for c in comparisons)
-    return Timing(
-        subject=subject, provenance=provenance, shape=units.pairs(s["shape"]), mode=str(s["mode"]),
-        verdict=verdict, dtypes=units.pairs(s["dtypes"]) if s.get("dtypes") else "",
-        method=str(s.get("method", "")), message=str(s.get("message", "")), rule=rule,
-        candidate=_contender(s["candidate"]) if s.get("candidate") else None, comparisons=comparisons,
-        unavailable={str(k): str(v) for k, v in s.get("unavailable", {}).items()}, floor_us=_amount(s.get("floor_us")),
-        flops=_amount(s.get("flops")) or flops, bytes=_amount(s.get("bytes")) or moved, flop_unit=unit,
-        checks=_checks(s.get("checks", ())), conditions=conditions(s.get("conditions", {})),
-    )  # fmt: skip
-
-
-def _comparison(b: Mapping[str, Any]) -> Comparison:
-    """One baseline of a shape (`corpus.jobs.Timing` as JSON)."""
-    return Comparison(
-        baseline=_contender(b), ratio=_amount(b.get("ratio")) or None, low=_amount(b.get("ratio_low")) or None,
-        high=_amount(b.get("ratio_high")) or None, verdict=str(b.get("comparison") or "inconclusive"),
-        yardstick=not b.get("computes", True), results=str(b.get("verdict", "")),
-    )  # fmt: skip
-
-
-def _contender(t: Mapping[str, Any]) -> Contender:
-    """Raises ValueError for a time that no clock gives."""
-    versions = units.pairs(t["versions"]) if t.get("versions") else ""
-    times = (float(t["median_us"]), *map(float, t["samples_us"]))
-    if not all(0 < us < _LONGEST_US for us in times):
-        raise ValueError(f"{t['name']} has a time outside 0 to {_LONGEST_US:g} us")
-    return Contender(str(t["name"]), times[1:], times[0], int(t.get("batch", 0)), versions)
-
-
-def _amount(value: Any) -> float:
-    """A quantity, 0 where there is none that can be drawn."""
-    return float(value) if isinstance(value, int | float) and 0 < value < _MOST else 0.0
-
-
-def _checks(cases: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
-    """(when, verdict) of judged launches."""
-    return tuple((str(c.get("message", "")).split(":")[0], str(c.get("verdict", "?"))) for c in cases)
-
-
-def _resources(subject: Subject, b: Mapping[str, Any], roles: tuple[RoleRegisters, ...]) -> Resources:
-    record, used = b["record"], b["record"]["resources"]
-    return Resources(
-        subject=subject, date=units.when(b["created"]), registers=int(used["registers"]),
-        spill_bytes=int(used["spill_store_bytes"]) + int(used["spill_load_bytes"]), stack_bytes=int(used["stack_bytes"]),
-        static_smem=int(used["static_smem"]), dynamic_smem=int(used["dynamic_smem"]), barriers=int(used["barriers"]),
-        blocks_per_sm=int(record["blocks_per_sm"]), limited_by=str(record["limited_by"]), roles=roles,
-    )  # fmt: skip
-
-
-def _roles(text: str, bindings: Mapping[str, Any], target: str, kernel: str | None) -> tuple[RoleRegisters, ...]:
-    """Registers per role by the verifier's budget; empty when the text is not here or does not bind."""
-    bound = _bound(text, bindings, target, kernel)
-    if bound is None:
-        return ()
-    from analyses.registers import budget
-    from cake_ir.derive import derive
-
-    return tuple(
-        RoleRegisters(str(r["role"]), int(r["threads"]), r.get("budget"), str(r.get("source", "")), r.get("estimate"))
-        for r in budget(bound, derive(bound))
-    )
-
-
-def _bound(text: str, bindings: Mapping[str, Any], target: str, kernel: str | None) -> BoundKernel | None:
-    from cake_ir import bind, parse
-
-    file = parse(text).file if text else None
-    if file is None:
-        return None
-    try:
-        return bind(file, dict(bindings), target or None, kernel).bound
-    except CakeError:
-        return None
+        page.judgements.append(records.judgement(subject, provenance, m, raw))
 
 
 def _command(kind: str, s: Subject) -> str:
@@ -344,7 +215,7 @@ def committed(
     for g in groups.values():
         try:
             page.timings.append(_committed_timing(page, g))
-        except _MISFIT as exc:
+        except MISFIT as exc:
             page.skip("timings", f"a committed timing of {g[0]['kernel']}", exc)
     for c in (row.model_dump(mode="json") for row in evidence.read_checks(directory)):
         if _wanted(c, kernels, contract):
@@ -386,10 +257,10 @@ def _committed_subject(r: Mapping[str, Any]) -> Subject:
 
 
 def _committed_provenance(r: Mapping[str, Any]) -> Provenance:
-    settings = _settings(r.get("conditions", {}))
+    settings = records.settings(r.get("conditions", {}))
     return Provenance(
         device=r["device"], driver=r["driver"], command=r["evidence"]["command"], date=r["evidence"]["date"],
-        commit=r["evidence"]["commit"], seed=_text(r.get("seed", settings.get("seed"))), secret=_text(r.get("secret")),
+        commit=r["evidence"]["commit"], seed=records.text_of(r.get("seed", settings.get("seed"))), secret=records.text_of(r.get("secret")),
         stale=r.get("stale"),
     )  # fmt: skip
 
@@ -398,7 +269,7 @@ def _committed_timing(page: _Page, group: Sequence[Mapping[str, Any]]) -> Timing
     """The rows of one shape and mode, one per baseline."""
     r = group[0]
     comparisons = tuple(
-        _comparison(
+        records.comparison(
             {
                 "name": b["baseline"], "samples_us": b["baseline_samples_us"], "median_us": b["baseline_us"], "batch": b["batch"],
                 "versions": b["baseline_versions"], "ratio": b["ratio"], "ratio_low": (b["ratio_interval"] or (None, None))[0],
@@ -413,10 +284,10 @@ def _committed_timing(page: _Page, group: Sequence[Mapping[str, Any]]) -> Timing
     return Timing(
         subject=_committed_subject(r), provenance=_committed_provenance(r), shape=units.pairs(r["shape"]), mode=r["mode"],
         verdict=overall("measured", comparisons), dtypes=units.pairs(r["dtypes"]) if r["dtypes"] else "", method=r["method"],
-        rule=r["rule"], candidate=_contender({**r, "name": "candidate", "median_us": r["time_us"]}),
+        rule=r["rule"], candidate=records.contender({**r, "name": "candidate", "median_us": r["time_us"]}),
         comparisons=comparisons, floor_us=r["floor_us"], flops=flops, bytes=moved, flop_unit=unit,
         checks=tuple((what, verdict) for what, _, verdict in (c.partition(": ") for c in r["checks"].split("; ") if c)),
-        conditions=conditions(r["conditions"]),
+        conditions=records.conditions(r["conditions"]),
     )  # fmt: skip
 
 
@@ -447,11 +318,11 @@ def _committed_profiles(page: _Page, folder: Path, kernels: Sequence[str], contr
             subject = _committed_subject({**p, "contract_digest": str(p.get("contract_digest", ""))})
             provenance = Provenance(
                 device=str(device.get("name", "")), driver=str(device.get("driver", "")), date=str(meta.get("date", "")),
-                command=str(meta.get("command", "")), commit=str(meta.get("commit", "")), seed=_text(p.get("seed")),
-                secret=_text(p.get("secret")), stale=outdated(p) if p.get("content_id") else None,
+                command=str(meta.get("command", "")), commit=str(meta.get("commit", "")), seed=records.text_of(p.get("seed")),
+                secret=records.text_of(p.get("secret")), stale=outdated(p) if p.get("content_id") else None,
             )  # fmt: skip
             found.append(StoredProfile(subject, provenance, p, texts.get(p["kernel"], "")))
-        except _MISFIT as exc:
+        except MISFIT as exc:
             page.skip("profiles", f"profiles/{path.name}", exc)
     return found
 
@@ -476,42 +347,8 @@ def _committed_builds(page: _Page, store: Store | None) -> None:
                 f"no build of {s.kernel} with cubin {s.cubin_sha256[:12]} in this workspace; run cake build {file}{target}"
             )
             continue
-        roles = _roles(entry.text(), s.bindings, s.target, entry.kernel) if entry else ()
+        roles = records.roles(entry.text(), s.bindings, s.target, entry.kernel) if entry else ()
         try:
-            page.resources.append(_resources(s, b, roles))
-        except _MISFIT as exc:
+            page.resources.append(records.resources(s, b, roles))
+        except MISFIT as exc:
             page.skip("resources", f"build {b['build_id']}", exc)
-
-
-# ---- conditions ----------------------------------------------------------------------------------------------------
-
-
-def conditions(raw: Mapping[str, Any]) -> Conditions:
-    """Clocks, power, temperature, throttling and other users of the device, out of a row's `conditions`."""
-    telemetry = raw.get("telemetry") or raw
-    if not isinstance(telemetry, Mapping):
-        return Conditions()
-    ends = [e for e in (telemetry.get("before"), telemetry.get("after")) if isinstance(e, Mapping)]
-
-    def read(*names: str) -> Any:
-        return next((p[n] for p in (telemetry, *ends) for n in names if p.get(n) is not None), None)
-
-    reasons = telemetry.get("reasons")
-    others = telemetry.get("other_processes")
-    return Conditions(
-        sm_mhz_min=read("sm_mhz_min", "sm_mhz"), sm_mhz_max=read("sm_mhz_max", "sm_mhz"), sm_mhz_limit=read("sm_max_mhz"),
-        memory_mhz=read("memory_mhz_max", "memory_mhz"), power_w_max=read("power_w_max", "power_w"), power_limit_w=read("power_limit_w"),
-        temperature_c_max=read("temperature_c_max", "temperature_c"),
-        reasons=tuple(map(str, reasons)) if isinstance(reasons, list | tuple) else None,
-        other_processes=len(others) if isinstance(others, list | tuple) else others,
-        notes=tuple(map(str, raw.get("notes") or ())) or tuple(f"not recorded: {w}" for w in [telemetry.get("unavailable")] if w),
-    )  # fmt: skip
-
-
-def _settings(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = raw.get("settings")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
