@@ -344,7 +344,9 @@ def launches(
             continue
         try:
             concrete = plan(emitted, dims, scalars, sms, cubin_sha256=cubin_sha256)
-            fewer = _fewer(lambda n, d=dims, s=scalars: plan(emitted, d, s, n, cubin_sha256=cubin_sha256), concrete.grid)
+            fewer = _fewer(
+                lambda n, d=dims, s=scalars: plan(emitted, d, s, n, cubin_sha256=cubin_sha256), concrete.grid
+            )
         except CakeError as exc:
             if exc.diagnostic.rule != "lowering/shape-not-admitted":
                 raise
