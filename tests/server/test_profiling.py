@@ -180,9 +180,10 @@ async def test_a_profile_names_what_bounds_the_kernel_and_three_lines(
         and data["why"] == "tensor pipe busy 87 %"
         and data["basis"] == "counters and timeline"
     )
-    assert [(x["line"], x["role"], x["us"]) for x in data["limiters"]] == [
-        (LINES["wgmma("], "math", 40.0), (LINES["wait(full"], "math", 30.0), (LINES["score ="], "math", 30.0),
+    assert [(x["op"], x["role"], x["us"]) for x in data["limiters"]] == [
+        ("wgmma", "math", 40.0), ("wait", "math", 30.0), ("elementwise", "math", 30.0),
     ]  # fmt: skip
+    assert [x["line"] for x in data["limiters"][:2]] == [LINES["wgmma("], LINES["wait(full"]]
     assert "100 us, bound by tensor" in got["summary"] and "off by more than 2x" in got["next"]
     assert (
         data["timing"]["tflop_per_s"] == 500
