@@ -245,7 +245,7 @@ def results(
     out = []
     for name, row in found:
         plain = row.model_dump(mode="json")
-        why = outdated(plain) or known.get(Record(name, plain).variant)
+        why = changed(plain) or known.get(Record(name, plain).variant)
         out.append(row.model_copy(update={"stale": why}))
     return out
 
@@ -278,8 +278,17 @@ def merged(old: Sequence[ResultRow], new: Sequence[ResultRow]) -> list[ResultRow
     return [*(r for r in old if key(r) not in replaced), *new]
 
 
-def outdated(row: Mapping[str, Any]) -> str | None:
-    """Why a record (`kernel`, `content_id`, `contract_digest`) no longer speaks for its corpus kernel, or None. Builds nothing."""
+def outdated(row: Mapping[str, Any], directory: Path = DIRECTORY) -> str | None:
+    """Why a record no longer speaks for its corpus kernel, or None: kernel or contract changed, or the last recorded rebuild
+    found other machine code. Builds nothing."""
+    from corpus.rebuild import KEYS, Record, marks
+
+    why = changed(row)
+    return why or (marks(directory).get(Record("", row).variant) if all(k in row for k in KEYS) else None)
+
+
+def changed(row: Mapping[str, Any]) -> str | None:
+    """How kernel or contract of a record (`kernel`, `content_id`, `contract_digest`) differ from the corpus today, or None."""
     known = {k.name: k for k in kernels()}
     entry = known.get(row["kernel"])
     if entry is None:

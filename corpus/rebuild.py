@@ -111,13 +111,24 @@ def find_marks(directory: Path, cache_dir: Path | None = None) -> list[dict[str,
         seen.add(record.variant)
         name, target, bindings, sha = record.variant
         now = rebuilt(kernel, record.row["bindings"], target, cache_dir)
-        if isinstance(now, Built) and now.sha256 == sha:
+        if isinstance(now, Built) and now.sha256 in sha.split(","):  # a job may carry further cubins
             continue
         why = f"its kernel now builds to cubin {now.sha256[:12]} with {now.compiler}" if isinstance(now, Built) else now
         found[record.variant] = {
             "kernel": name, "target": target, "bindings": json.loads(bindings), "cubin_sha256": sha, "why": why,
         }  # fmt: skip
     return [found[key] for key in sorted(found)]
+
+
+def stale_files(directory: Path, known: Mapping[tuple[str, str, str, str], str]) -> dict[str, int]:
+    """How many records of each evidence file that holds no timing rows are stale. known: marks by variant."""
+    from corpus.evidence import changed, read_rows
+
+    out: dict[str, int] = {}
+    for record in records(directory):
+        if not read_rows(directory / record.file) and (changed(record.row) or known.get(record.variant)):
+            out[record.file] = out.get(record.file, 0) + 1
+    return out
 
 
 def write_marks(marks: list[dict[str, Any]], directory: Path) -> Path:

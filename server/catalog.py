@@ -157,14 +157,18 @@ class Catalog:
 
     def results(self, directory: Path | None = None, marks: Mapping[Any, str] | None = None) -> Result:
         """Committed rows, losses first. marks: what a rebuild found stale, instead of what is recorded (corpus.rebuild)."""
-        from corpus import evidence
+        from corpus import evidence, rebuild
 
         # Raw samples stay in the files: a listing is for reading.
-        found = evidence.results(directory or evidence.DIRECTORY, known=marks)
+        where = directory or evidence.DIRECTORY
+        found = evidence.results(where, known=marks)
         found.sort(key=lambda r: (r.ratio is None, r.ratio or 0.0, r.kernel, r.mode))
         rows = [r.model_dump(mode="json", exclude={"samples_us", "baseline_samples_us"}) for r in found]
         stale = sum(r.stale is not None for r in found)
         summary = f"{len(rows)} committed measurements" + (f", {stale} stale" if stale else "")
+        others = rebuild.stale_files(where, rebuild.marks(where) if marks is None else marks)
+        if others:
+            summary += "; stale records in " + ", ".join(f"{name} ({n})" for name, n in others.items())
         return Result(summary=summary, status="ok", data={"results": rows})
 
     def contracts(self) -> Result:

@@ -26,7 +26,7 @@ def test_the_committed_marks_are_what_a_rebuild_finds(cubins: Path) -> None:
     table = {}
     for record in rebuild.records(evidence.DIRECTORY):
         name, target, bindings, sha = record.variant
-        if evidence.outdated({**record.row, "contract_digest": ""}) not in (None, *_contract_words(name)):
+        if evidence.changed({**record.row, "contract_digest": ""}) not in (None, *_contract_words(name)):
             continue  # the kernel itself has changed: seen without a build
         if (name, target, bindings) not in table:
             table[name, target, bindings] = rebuild.rebuilt(kernel(name), json.loads(bindings), target, cubins)
@@ -82,6 +82,15 @@ def test_a_wrong_hash_is_marked_in_any_kind_of_file(folder: Path, cubins: Path) 
     assert rebuild.marks(folder) == {}
     rebuild.write_marks([mark], folder)
     assert list(rebuild.marks(folder).values()) == [mark["why"]]
+    assert rebuild.stale_files(folder, rebuild.marks(folder)) == {"b.json": 2} and rebuild.stale_files(folder, {}) == {}
+    assert (
+        evidence.outdated(row(), folder) == mark["why"]
+        and evidence.outdated({**row(), "cubin_sha256": "1"}, folder) is None
+    )
+    both = row(cubin_sha256=f"{'0' * 64},{rebuild.records(folder)[0].variant[3]}")
+    (folder / "c.json").write_text(json.dumps({"kind": "aa", "kernels": [both]}))
+    assert len(rebuild.find_marks(folder, cubins)) == 1  # one of several cubins is the kernel's
+    (folder / "c.json").unlink()
     assert [r.file for r in rebuild.records(folder)] == ["a.json", "b.json", "b.json"]  # marks are no records
 
 
