@@ -211,7 +211,9 @@ def stood(found: Mapping[str, Any], needs: Sequence[Mapping[str, Any]]) -> tuple
         which = row.get("which") or [0]
         name = f"{row['role']} {which[0]}..{which[-1]}" if len(which) > 1 else str(row["role"])
         ctas = row.get("ctas", 1)
+        rounds = " to ".join(map(str, sorted(set(row.get("passed") or ()))))
         text = f"{name} stands at line {row['line']}, {row['text']} in {ctas} CTA{'s' if ctas != 1 else ''}"
+        text += f", the wait's round {rounds}" if rounds and row.get("barrier") else ""
         need = next((n for n in needs if n["line"] == row["line"] and n["barrier"] == row.get("barrier")), None)
         if need:
             text += f", which needs {need['text'].partition(' needs ')[2]}"

@@ -17,7 +17,7 @@ from tests.faults.kernels import FRAME, PRELUDE, Changed, Cuda
 TARGET = "sm_90a"
 SMS = 132
 SHAPE = {"M": 132, "D": 256}
-LAUNCH_S = 2.0
+LAUNCH_S = 1.0
 JOB_S = 60.0
 NOTHING = bytes([0xFF]) * 16
 """Not an instruction: 128 ones."""

@@ -19,7 +19,7 @@ from tests.server.test_gpu_path import DEVICE, SHAPE
 
 ROLES = [
     {"role": "producer", "instances": 2, "ctas": 2, "which": [0], "ended": False, "line": 34, "text": "wait(free[n - STAGES])",
-     "barrier": "free", "stage": "n - STAGES"},
+     "barrier": "free", "stage": "n - STAGES", "passed": [5, 6]},
     {"role": "math", "instances": 4, "ctas": 2, "which": [0, 1], "ended": False, "line": 39, "text": "wait(full[n])",
      "barrier": "full", "stage": "n"},
     {"role": "idle", "instances": 2, "ctas": 2, "which": [0], "ended": True},
@@ -69,7 +69,8 @@ def where(roles: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
 def test_each_standing_role_is_named_with_what_its_wait_needs() -> None:
     words, lines = stood(where(ROLES), NEEDS)
     assert words == [
-        "producer stands at line 34, wait(free[n - STAGES]) in 2 CTAs, which needs 4 arrivals by arrive of math (line 45)",
+        "producer stands at line 34, wait(free[n - STAGES]) in 2 CTAs, the wait's round 5 to 6, which needs 4 arrivals by "
+        "arrive of math (line 45)",
         "math 0..1 stands at line 39, wait(full[n]) in 2 CTAs",
     ]
     assert lines == [34, 39]
