@@ -19,8 +19,8 @@ MAX_BYTES = 400_000
 def record(profile: Mapping[str, Any], job: jobs.Job, *, command: str, date: str, commit: str) -> dict[str, Any]:
     """The JSON of `corpus.jobs.Profile` with its summary, the ids and hashes of what ran, and where it comes from.
 
-    Samples are joined with the very cubin of the job. Raises ValueError when the job is not of a corpus kernel as it is
-    now, and CakeError when that does not bind.
+    Samples are joined with the very cubin of the job. Raises ValueError when the result is of another job, or the job
+    not of a corpus kernel as it is now, and CakeError when that does not bind.
     """
     from cake_ir import bind, content_id, parse
     from cake_ir.diagnostics import CakeError
@@ -30,6 +30,13 @@ def record(profile: Mapping[str, Any], job: jobs.Job, *, command: str, date: str
     entry = next((k for k in kernels() if k.name == job.kernel), None)
     if entry is None:
         raise ValueError(f"only profiles of corpus kernels are committed, {job.kernel!r} is none")
+    for what, said, asked in (
+        ("contract", profile["contract_digest"], job.contract_digest),
+        ("shape", profile["shape"]["shape"], job.launches[0].shape),
+        ("kernel", profile["kernel"], job.kernel),
+    ):
+        if said != asked:
+            raise ValueError(f"this result is not of this job: {what} {said} and {asked}")
     parsed = parse(entry.text(), entry.path.name)
     if parsed.file is None or content_id(parsed.file) != job.content_id:
         raise ValueError(

@@ -122,6 +122,15 @@ def test_only_a_corpus_kernel_as_it_is_now_is_committed(
         record.record(result, job.model_copy(update=change), command="", date="", commit="")
 
 
+@pytest.mark.parametrize(("field", "value"), [("contract_digest", "ct_0"), ("kernel", "other")])
+def test_a_result_of_another_job_is_refused(job: Job, result: dict[str, Any], field: str, value: str) -> None:
+    with pytest.raises(ValueError, match="not of this job"):
+        record.record({**result, field: value}, job, command="", date="", commit="")
+    moved = {**result, "shape": {**result["shape"], "shape": {**SHAPE, "M": 1024}}}
+    with pytest.raises(ValueError, match="not of this job: shape"):
+        record.record(moved, job, command="", date="", commit="")
+
+
 def test_a_name_that_is_a_path_is_refused(result: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a plain file name"):
         record.write("../x", result, tmp_path)
