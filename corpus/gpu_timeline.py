@@ -21,7 +21,7 @@ BUDGET = 160 << 20
 """Bytes of one recording on the device."""
 
 CAPACITY = 1 << 14
-"""Records of one ring, as far as the budget goes: a persistent GEMM of 8192 x 4096 x 14336 makes about 7,000."""
+"""Words of one block, as far as the budget goes: a persistent GEMM of 8192 x 4096 x 14336 makes about 7,000."""
 
 CALIBRATION_US = 20_000.0
 """Between the two readings of the clocks: %globaltimer may tick once in a microsecond only."""
@@ -31,21 +31,25 @@ ROUNDS, BATCH_MS = 15, 4.0
 
 @dataclass
 class Recording:
-    """One instrumented launch with a buffer of its own."""
+    """One instrumented launch with memory of its own, in which the buffer starts at `offset`."""
 
     step: Run
     memory: Any
     shape: tl.Shape
     table: dict[str, Any]
+    offset: int
 
     @staticmethod
     def of(
         env: Env, job: Job, form: Instrumented, pointers: Mapping[str, int], memory: Any, shape: tl.Shape
     ) -> Recording:
-        """Bind an instrumented plan to the buffer `memory` of `shape`."""
+        """Bind an instrumented plan to `memory`, which holds `shape` and one block more."""
+        offset = -memory.pointer % shape.align
         plan = tl.sized(form.plan, shape)
-        step = env.prepare(job.cubin(str(plan.get("cubin_sha256"))), plan, {**pointers, tl.POINTER: memory.pointer})
-        return Recording(step, memory, shape, form.table)
+        step = env.prepare(
+            job.cubin(str(plan.get("cubin_sha256"))), plan, {**pointers, tl.POINTER: memory.pointer + offset}
+        )
+        return Recording(step, memory, shape, form.table, offset)
 
     def tracks(self) -> list[tl.Track]:
         """What it holds."""
@@ -53,9 +57,17 @@ class Recording:
 
     def bytes(self) -> Any:
         """The buffer's contents."""
+        return self._memory()[self.offset : self.offset + self.shape.nbytes]
+
+    def damaged(self) -> bool:
+        """Whether anything around the buffer was written."""
+        raw = self._memory()
+        return bool(raw[: self.offset].any() or raw[self.offset + self.shape.nbytes :].any() or self.memory.damage())
+
+    def _memory(self) -> Any:
         import numpy as np
 
-        raw = np.zeros(self.shape.nbytes, np.uint8)
+        raw = np.zeros(self.memory.nbytes, np.uint8)
         self.memory.read_into(raw)
         return raw
 
@@ -72,7 +84,7 @@ def timeline(env: Env, job: Job, contract: Contract, launch: Launch, secret: int
         plain = launcher(env, job, launch, buffers.pointers)
         trial = Trial(buffers, contract, launch, case, contract.inputs(case), plain)
         for form in launch.timeline:
-            for capacity in (64, CAPACITY):  # a small one to read the clocks, and the recording
+            for capacity in (1, CAPACITY):  # a small one to read the clocks, and the recording
                 shape = tl.fit(form.table, int(form.plan["grid"]), BUDGET // len(launch.plans), capacity)
                 recordings.append(Recording.of(env, job, form, buffers.pointers, _zeroed(env, shape), shape))
         return _record(env, launch, trial, plain, recordings)
@@ -87,7 +99,7 @@ def timeline(env: Env, job: Job, contract: Contract, launch: Launch, secret: int
 
 
 def _zeroed(env: Env, shape: tl.Shape) -> Any:
-    memory = env.device.alloc(shape.nbytes)
+    memory = env.device.alloc(shape.nbytes + shape.align)
     memory.poison(0)
     return memory
 
@@ -100,8 +112,8 @@ def _record(env: Env, launch: Launch, trial: Trial, plain: Run, recordings: list
         return {"unavailable": f"the instrumented kernel computes other bits than the plain one: {changed}"}
     plain_us, instrumented_us = times(env, plain, instrumented)
     for r in recordings:
-        if damage := r.memory.damage():
-            return {"unavailable": f"the instrumented kernel wrote {len(damage)} bytes outside its timeline's buffer"}
+        if r.damaged():
+            return {"unavailable": "the instrumented kernel wrote outside its timeline's buffer"}
         r.memory.poison(0)
     trial.reset(0)
     _sequence([r.step for r in clocks])(env.stream)
@@ -172,7 +184,7 @@ def _notes(found: tl.Timeline, plain: Run, recorded: Recording) -> list[str]:
     notes = []
     if found.dropped:
         notes.append(
-            f"{found.dropped} records are lost: a ring holds {recorded.shape.capacity}, the oldest were overwritten"
+            f"{found.dropped} records or so are lost: a ring holds {recorded.shape.capacity // 2}, the oldest were overwritten"
         )
     if recorded.shape.stride > 1:
         notes.append(f"one CTA in {recorded.shape.stride} was recorded; times per role are scaled up")

@@ -56,7 +56,8 @@ def run_where(env: Env, job: Job, contract: Contract, secret: int) -> dict[str, 
     recordings: list[Recording] = []
     for form in launch.timeline:
         shape = tl.fit(form.table, int(form.plan["grid"]), BUDGET, CAPACITY, CTAS)
-        recordings.append(Recording.of(env, job, form, buffers.pointers, env.device.alloc_host(shape.nbytes), shape))
+        memory = env.device.alloc_host(shape.nbytes + shape.align)
+        recordings.append(Recording.of(env, job, form, buffers.pointers, memory, shape))
     env.sync()
     event = env.device.event()
     start = time.monotonic()
@@ -75,12 +76,12 @@ def run_where(env: Env, job: Job, contract: Contract, secret: int) -> dict[str, 
     if ended:
         message = f"the kernel ended this time, within {waited:.3g} s"
         return {**common, "message": message, "summary": message, "moving": False, "roles": [], "tracks": []}
-    stuck = next((r for r in recordings if any(t.end is None for t in _tracks(r))), recordings[-1])
-    before = [t.count for t in _tracks(stuck)]
+    stuck = next((r for r in recordings if any(not t.ended for t in _tracks(r))), recordings[-1])
+    before = [t.last for t in _tracks(stuck)]
     if not fault:
         time.sleep(SETTLE_S)
     tracks = _tracks(stuck)
-    moving = not fault and [t.count for t in tracks] != before
+    moving = not fault and [t.last for t in tracks] != before
     roles = standing(tracks, tl.marks_of(stuck.table))
     if fault:
         message = f"the kernel faulted: {fault}; the last marks before it are shown"
@@ -94,13 +95,13 @@ def run_where(env: Env, job: Job, contract: Contract, secret: int) -> dict[str, 
 
 
 def _tracks(r: Recording) -> list[tl.Track]:
-    return list(tl.tracks_of(r.memory.read(), r.table, r.shape))
+    return list(tl.tracks_of(r.memory.read()[r.offset :], r.table, r.shape))
 
 
 def place(t: tl.Track, marks: dict[int, tl.Mark]) -> tuple[tl.Mark | None, int | None]:
     """(the mark at which a track stands, how often it was made; None where older records are lost). No mark: it has ended."""
     last = int(t.ids[-1]) if len(t.ids) else min(m.id for m in marks.values() if m.role == t.role)
-    if t.end is not None or not last:
+    if not last:
         return None, None
     return marks[last], None if t.dropped else int((t.ids == last).sum())
 
@@ -148,7 +149,7 @@ def sentence(roles: list[dict[str, Any]], shape: tl.Shape) -> str:
 def shown(tracks: Iterable[tl.Track], marks: dict[int, tl.Mark]) -> list[dict[str, Any]]:
     """The tracks of a few CTAs that have not ended."""
     tracks = list(tracks)
-    ctas = sorted({t.cta for t in tracks if t.end is None})[:SHOWN_CTAS]
+    ctas = sorted({t.cta for t in tracks if not t.ended})[:SHOWN_CTAS]
     rows = []
     for t in tracks:
         if t.cta in ctas:

@@ -131,7 +131,7 @@ class Arg:
     """One concrete kernel parameter, in signature order.
 
     `tensor` passes the base pointer of the tensor `name`, `tensor_map` the 128-byte map `name`, `timeline` the device pointer
-    of the timeline's buffer, the rest a `value`: records per ring (a power of two) and recorded CTA distance for
+    of the timeline's buffer, the rest a `value`: records per block and the distance of recorded CTAs, powers of two, for
     `timeline_capacity` and `timeline_stride`.
     """
 
@@ -266,12 +266,10 @@ def _check_arg(arg: Arg, where: str, maps: dict[str, TensorMapPlan]) -> None:
             _bad(f"{where}: a {arg.kind} argument needs a name")
         if arg.kind == "tensor_map" and arg.name not in maps:
             _bad(f"{where}: no tensor map named {arg.name!r}")
-    elif arg.kind == "timeline_capacity":
-        _in_range(where, arg.value, 8, 1 << 20)
+    elif arg.kind in ("timeline_capacity", "timeline_stride"):
+        _in_range(where, arg.value, 16 if arg.kind == "timeline_capacity" else 1, 1 << 20)
         if int(arg.value) & (int(arg.value) - 1):
-            _bad(f"{where}: a timeline ring holds a power of two of records, not {arg.value}")
-    elif arg.kind == "timeline_stride":
-        _in_range(where, arg.value, 1, MAX_GRID_X)
+            _bad(f"{where}: {arg.kind} is a power of two, not {arg.value}")
     elif arg.kind == "f32":
         if isinstance(arg.value, bool) or not isinstance(arg.value, (int, float)):
             _bad(f"{where}: f32 needs a number")

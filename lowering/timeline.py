@@ -4,14 +4,14 @@
 `lowering.helpers.timeline` writes them). A role instance of a recorded CTA is a *track*; one thread of it records. CTA c is
 recorded if c % stride == 0. Tracks are numbered CTA by CTA, in a CTA in the order of `table["tracks"]`.
 
-The buffer, zeroed before the launch, in 8-byte words (T tracks in all, rings of `capacity` records, a power of two):
+The buffer, zeroed before the launch and aligned to a block, is one block of `capacity` 8-byte words per track (a power of two):
 
-    T * capacity   rings: record number n (1, 2, ...) of a track lies in slot n % capacity, so that the latest survive
-    T * 8          headers: 0 %globaltimer and 1 %clock64 at the start, 2 %smid + 2^32, 3 %globaltimer and 4 %clock64 at the
-                   end, 5 the number of records (0: the track has not ended), 6-7 unused
+    0 .. capacity / 2 - 1            the ring
+    capacity / 2 .. capacity - 4     overrun: at the head of a loop a writer that has come here goes back to word 0
+    capacity - 3 .. capacity - 1     %globaltimer (of one track per CTA, else 0) and %clock64 at the start, %smid + 2^32
 
-A record is (clock's low word, clock's high word + n + 2^22 * mark id): the slot tells n modulo the capacity, hence the clock's
-high word, hence everything. Mark id 0 is the end. The time from one record to the next is a *span* of the earlier one's mark.
+A record is %clock64 + 2^54 * mark id; id 0 is the end. So the latest records survive, and a hung track is one whose newest record
+is no end. The time from one record to the next is a *span* of the earlier one's mark.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ Kind = Literal["wait", "issue", "compute", "store"]
 KINDS: tuple[Kind, ...] = ("wait", "issue", "compute", "store")
 
 MAX_MARKS = 1023
-MAX_RECORDS = (1 << 22) - 1
-"""Records of one track: more would run into the mark id."""
-
+ID_SHIFT = 54
 POINTER = "%timeline"
 """Key of the buffer among the pointers of a launch; no tensor can have this name."""
 
 RECORD_BYTES = 8
-HEADER_WORDS = 8
+HEADER_WORDS = 3
 MAX_BUFFER = 1 << 30
 CLOCK_SKEW_NS = 2200
 """%globaltimer may tick as coarsely as about a microsecond (PTX ISA leaves its resolution open). Clocks of two SMs that agree to
@@ -65,7 +63,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Shape:
-    """What sizes a buffer. tracks: per CTA; capacity: records per ring."""
+    """What sizes a buffer. tracks: per CTA; capacity: words of a block."""
 
     tracks: int
     grid: int
@@ -78,17 +76,24 @@ class Shape:
         return -(-self.grid // self.stride)
 
     @property
+    def align(self) -> int:
+        """Bytes to which the buffer is aligned."""
+        return self.capacity * RECORD_BYTES
+
+    @property
     def nbytes(self) -> int:
         """Size of the buffer."""
-        return self.ctas * self.tracks * (self.capacity * RECORD_BYTES + HEADER_WORDS * 8)
+        return self.ctas * self.tracks * self.align
 
 
 def fit(table: dict[str, Any], grid: int, budget: int, capacity: int, max_ctas: int = 4096) -> Shape:
-    """The shape that records as many CTAs as `max_ctas` and `budget` bytes allow, with rings of up to `capacity` records."""
-    tracks = len(table["tracks"])
-    stride = -(-grid // max_ctas)
-    shape = Shape(tracks, grid, stride, capacity)
-    while shape.nbytes > budget and shape.capacity > 64:
+    """The shape that records as many CTAs as `max_ctas` and `budget` bytes allow, with blocks of up to `capacity` words.
+
+    Between two heads of loops each place of a mark is passed once, so the overrun must hold that many.
+    """
+    least = max(64, 1 << (2 * (table["sites"] + HEADER_WORDS + 1) - 1).bit_length())
+    shape = Shape(len(table["tracks"]), grid, 1 << (-(-grid // max_ctas) - 1).bit_length(), max(capacity, least))
+    while shape.nbytes > budget and shape.capacity > least:
         shape = replace(shape, capacity=shape.capacity // 2)
     while shape.nbytes > budget and shape.ctas > 1:
         shape = replace(shape, stride=shape.stride * 2)
@@ -109,23 +114,29 @@ def sized(plan: dict[str, Any], shape: Shape) -> dict[str, Any]:
 class Track:
     """The records of one role instance, oldest first: mark ids and clocks (arrays of int64; the last id is 0 if it has ended).
 
-    start, end: (globaltimer in ns, clock), end None while it runs. count: records ever made; dropped: those not there.
+    time: %globaltimer at the start in ns, 0 where it was not read; start: the clock then. dropped: records that later ones have
+    overwritten, estimated from the mean distance of those that are left.
     """
 
     cta: int
     role: str
     instance: int
     sm: int
-    start: tuple[int, int]
-    end: tuple[int, int] | None
+    time: int
+    start: int
     ids: Any
     clocks: Any
-    count: int
+    dropped: int
 
     @property
-    def dropped(self) -> int:
-        """Records overwritten by later ones, or not yet visible."""
-        return self.count - len(self.ids)
+    def ended(self) -> bool:
+        """Whether it came to its end."""
+        return bool(len(self.ids)) and not int(self.ids[-1])
+
+    @property
+    def last(self) -> int:
+        """The clock of the newest record."""
+        return int(self.clocks[-1]) if len(self.clocks) else self.start
 
 
 def marks_of(table: dict[str, Any]) -> dict[int, Mark]:
@@ -140,39 +151,56 @@ def tracks_of(buffer: Any, table: dict[str, Any], shape: Shape) -> Iterator[Trac
     """Every track that has started. buffer: bytes-like, `shape.nbytes` long. Raises CakeError `lowering/bad-timeline`."""
     import numpy as np
 
-    total = shape.ctas * shape.tracks
-    words = np.frombuffer(buffer, "<u8", count=shape.nbytes // 8)
-    rings = words[: total * shape.capacity].reshape(total, shape.capacity)
-    headers = words[total * shape.capacity :].reshape(total, HEADER_WORDS)
+    blocks = np.frombuffer(buffer, "<u8", count=shape.nbytes // 8).reshape(-1, shape.capacity)
     known = max(m["id"] for m in table["marks"])
-    slots = np.arange(shape.capacity, dtype=np.int64)
-    for number in np.flatnonzero(headers[:, 2]):
-        head, ring = [int(w) for w in headers[number]], rings[number]
+    first: dict[str, int] = {}
+    for m in table["marks"]:
+        first[m["role"]] = min(first.get(m["role"], m["id"]), m["id"])
+    for number in np.flatnonzero(blocks[:, -1]):
+        time, start, sm = (int(w) for w in blocks[number, -HEADER_WORDS:])
+        ring = blocks[number, :-HEADER_WORDS]
         there = np.flatnonzero(ring)
-        low = (ring[there] & 0xFFFFFFFF).astype(np.int64)
-        tag = (ring[there] >> 32).astype(np.int64) - (head[1] >> 32)  # less the high word of the clock at the start
-        turns = (tag - slots[there]) % shape.capacity  # the clock's high word has grown by so much
-        tag = (tag - turns) % (1 << 32)
-        count, ids = tag & MAX_RECORDS, tag >> 22
-        order = np.argsort(count)
-        clocks = (((head[1] >> 32) + turns) << 32) + low
-        if (len(ids) and int(ids.max()) > known) or head[5] > MAX_RECORDS:
-            _bad("the timeline's buffer holds what no mark wrote, or a track made more than 4 million records")
+        words = ring[there]
+        high = start >> ID_SHIFT << ID_SHIFT  # of a clock that has run for a hundred days
+        clocks = (words & np.uint64((1 << ID_SHIFT) - 1)).astype(np.int64) + high
+        ids = ((words >> np.uint64(ID_SHIFT)).astype(np.int64) - (start >> ID_SHIFT)) & MAX_MARKS
+        if len(ids) and int(ids.max()) > known:
+            _bad("the timeline's buffer holds what no mark wrote")
+        order = np.argsort(clocks)
+        kept = order[_unbroken(there[order], shape.capacity // 2) :]
+        ids, clocks = ids[kept], clocks[kept]
         role, instance = table["tracks"][int(number) % shape.tracks]
-        yield Track(
-            cta=int(number) // shape.tracks * shape.stride, role=role, instance=instance, sm=head[2] & 0xFFFFFFFF,
-            start=(head[0], head[1]), end=(head[3], head[4]) if head[5] else None, ids=ids[order], clocks=clocks[order],
-            count=head[5] or (int(count.max()) if len(count) else 0),
-        )  # fmt: skip
+        lost = 0
+        if len(ids) and int(ids[0]) != first[role]:
+            lost = max(
+                1, round((int(clocks[0]) - start) / max(1.0, float(np.diff(clocks).mean() if len(clocks) > 1 else 1)))
+            )
+        cta = int(number) // shape.tracks * shape.stride
+        yield Track(cta, role, instance, sm & 0xFFFFFFFF, time, start, ids, clocks, lost)
+
+
+def _unbroken(slots: Any, half: int) -> int:
+    """Where the last run of records begins that were written one after another. slots: of the records in order of time."""
+    import numpy as np
+
+    if not len(slots):
+        return 0
+    step = np.diff(slots)
+    again = (slots[1:] == 0) & (slots[:-1] >= half - 1)
+    if int(slots[-1]) >= half:  # the lap that is running has overwritten all of the one before
+        again[:] = False
+    breaks = np.flatnonzero(~((step == 1) | again))
+    return int(breaks[-1]) + 1 if len(breaks) else 0
 
 
 def clock_ghz(tracks: Sequence[Track], earlier: Sequence[Track] = ()) -> float:
-    """Cycles per nanosecond, from the longest stretch between two readings of both clocks on one SM. `earlier`: tracks of a former
-    launch, so that the stretch is long against the tick of %globaltimer. Raises CakeError `lowering/bad-timeline`."""
-    first: dict[int, tuple[int, int]] = {}
+    """Cycles per nanosecond, from the longest stretch between two starts on one SM. `earlier`: tracks of a former launch, so that
+    the stretch is long against the tick of %globaltimer. Raises CakeError `lowering/bad-timeline`."""
+    seen: dict[int, list[tuple[int, int]]] = {}
     for t in (*earlier, *tracks):
-        first[t.sm] = min(first.get(t.sm, t.start), t.start)
-    spans = [(t.end[0] - first[t.sm][0], t.end[1] - first[t.sm][1]) for t in tracks if t.end is not None]
+        if t.time:
+            seen.setdefault(t.sm, []).append((t.time, t.start))
+    spans = [(max(s)[0] - min(s)[0], max(s)[1] - min(s)[1]) for s in seen.values()]
     time, clocks = max(spans, default=(0, 0))
     if time <= 0 or clocks <= 0:
         _bad("no track tells how fast the SM clock runs")
@@ -236,28 +264,20 @@ class _Decoder:
         self.tracks, self.table, self.shape, self.ghz = tracks, table, shape, ghz
         self.marks = marks_of(table)
         self.origin = self._origins()
-        first = min(self._us(t, t.start[1]) for t in tracks)
-        self.zero = first
-        self.begin = [self._us(t, t.start[1]) - first for t in tracks]
-        self.finish = [self._us(t, self._last(t)) - first for t in tracks]
-
-    @staticmethod
-    def _last(t: Track) -> int:
-        if t.end is not None:
-            return t.end[1]
-        return int(t.clocks[-1]) if len(t.clocks) else t.start[1]
+        self.zero = min(self._us(t, t.start) for t in tracks)
+        self.begin = [self._us(t, t.start) - self.zero for t in tracks]
+        self.finish = [self._us(t, t.last) - self.zero for t in tracks]
 
     def _origins(self) -> dict[int, float]:
         """Per SM the time (ns, on the timer's axis) of clock 0. The timer reads low by up to a tick, so the latest reading is best."""
-        time0, clock0 = self.tracks[0].start
-        self._base = (time0, clock0)
+        timed = [t for t in self.tracks if t.time]
+        self._base = (timed[0].time, timed[0].start) if timed else (0, self.tracks[0].start)
         best: dict[int, float] = {}
-        for t in self.tracks:
-            for time, clock in (t.start, *((t.end,) if t.end else ())):
-                at = (time - time0) - (clock - clock0) / self.ghz
-                best[t.sm] = max(best.get(t.sm, at), at)
-        if max(best.values()) - min(best.values()) <= CLOCK_SKEW_NS:
-            return dict.fromkeys(best, max(best.values()))
+        for t in timed:
+            at = (t.time - self._base[0]) - (t.start - self._base[1]) / self.ghz
+            best[t.sm] = max(best.get(t.sm, at), at)
+        if not best or max(best.values()) - min(best.values()) <= CLOCK_SKEW_NS:
+            return dict.fromkeys((t.sm for t in self.tracks), max(best.values(), default=0.0))
         return best
 
     def _us(self, t: Track, clock: int) -> float:
@@ -343,8 +363,7 @@ class _Decoder:
 
     def _track(self, i: int, limit: int) -> dict[str, Any]:
         t, edges = self.tracks[i], self._edges(i)
-        ended = t.end is not None
-        count = len(t.ids) - (1 if ended else 0)
+        count = len(t.ids) - (1 if t.ended else 0)
         spans = [[int(t.ids[j]), _rounded(float(edges[j])), _rounded(float(edges[j + 1] if j + 1 < len(edges) else edges[j]))]
                  for j in range(max(0, count - limit), count)]  # fmt: skip
         return {"cta": t.cta, "sm": t.sm, "role": t.role, "instance": t.instance, "start_us": _rounded(self.begin[i]),

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from lowering.emission.context import Context
 
 # These names hold a pair of underscores, which no name of the program does after `writer.Names`.
-POINTER, MASK, STRIDE, RING, COUNT = (f"timeline__{x}" for x in ("rings", "mask", "stride", "ring", "count"))
+BLOCKS, HALF, SKIP, AT, ON = (f"timeline__{x}" for x in ("blocks", "half", "skip", "at", "on"))
 PARAMETERS: list[tuple[str, Any, str]] = [
-    ("timeline", None, f"cake::u64 {POINTER}"),
-    ("timeline_capacity", None, f"cake::u32 {MASK}"),
-    ("timeline_stride", None, f"cake::u32 {STRIDE}"),
+    ("timeline", None, f"cake::u64 {BLOCKS}"),
+    ("timeline_capacity", None, f"cake::u32 {HALF}"),
+    ("timeline_stride", None, f"cake::u32 {SKIP}"),
 ]
-VARIABLES = [f"cake::u32 {RING} = 0xffffffffu, {COUNT} = 0u;"]
-"""Of every thread: the first record of its ring (all ones: records nothing), and its running mark number."""
+VARIABLES = [f"cake::u64 {AT} = 0u;", f"bool {ON} = false;"]
+"""Of every thread: the place of its next record, and whether it records."""
 
 
 @dataclass(eq=False)
@@ -125,6 +125,7 @@ class Marks:
         self._emitted: list[tuple[str, Stretch]] = []
         self._stretches: dict[Any, Stretch] = {}
         self._role = ""
+        self.sites = 0
         self.first: dict[str, int] = {}
         self.tracks = 0
         for role in kernel.roles:
@@ -196,18 +197,23 @@ class Marks:
         return frozenset((stretch,))
 
     def table(self, file: str) -> dict[str, Any]:
-        """What a decoder must know, as JSON: the marks that were emitted, and the tracks of one CTA in order."""
+        """What a decoder must know, as JSON: the marks that were emitted, the tracks of one CTA in order, and in how many places
+        of the text marks stand."""
         marks = [Mark(s.id or 0, s.kind, role, s.line, s.end_line, tuple(s.ops), s.wait) for role, s in self._emitted]
         tracks = [[role.name, i] for role in self.kernel.roles for i in range(role.count)]
-        return {"kernel": self.kernel.name, "file": file, "marks": [m.to_json() for m in marks], "tracks": tracks}
+        return {"kernel": self.kernel.name, "file": file, "marks": [m.to_json() for m in marks], "tracks": tracks,
+                "sites": self.sites}  # fmt: skip
 
     # ---- emission ----
 
     def start(self, c: Context, stretch: Stretch, condition: str) -> None:
         """The recording thread of this role instance (`condition`, empty: the only one here) opens its track."""
-        index = c.sx.top(add(c.instance(), self.first[self._role]))
-        begin = f"{c.helpers.use('timeline_start')}({POINTER}, {MASK}, {STRIDE}, {self.tracks}u, {index})"
-        c.out.line(f"if ({condition}) {RING} = {begin};" if condition else f"{RING} = {begin};")
+        instance = c.instance()
+        timed = f"{c.sx(instance)} == 0" if not self._emitted else "false"  # one track of a CTA reads the slow timer
+        index = c.sx.top(add(instance, self.first[self._role]))
+        begin = f"{c.helpers.use('timeline_start')}({BLOCKS}, {HALF}, {SKIP}, {self.tracks}u, {index}, {timed})"
+        c.out.line(f"if ({condition}) {AT} = {begin};" if condition else f"{AT} = {begin};")
+        c.out.line(f"{ON} = {AT} != 0u;")
         self.mark(c, stretch)
 
     def mark(self, c: Context, stretch: Stretch) -> None:
@@ -217,7 +223,16 @@ class Marks:
             stretch.id = len(self._emitted)
             if stretch.id > MAX_MARKS:
                 raise c.unsupported(f"a timeline of more than {MAX_MARKS} marks")
-        c.out.line(f"{c.helpers.use('timeline_mark')}({POINTER}, {MASK}, {RING}, {COUNT}, {stretch.id}u);")
+        self._write(c, stretch.id)
+
+    def turn(self, c: Context, body: Block) -> None:
+        """At the head of a loop's body: if there are marks in it, the ring may have to begin anew."""
+        if _marked(body):
+            c.out.line(f"{c.helpers.use('timeline_turn')}({AT}, {HALF});")
+
+    def _write(self, c: Context, number: int) -> None:
+        self.sites += 1
+        c.out.line(f"{c.helpers.use('timeline_mark')}({AT}, {ON}, {number}u);")
 
     def tail(self, c: Context, op: B.Op) -> None:
         """A rendezvous behind the roles' branches, where all of them wait."""
@@ -227,7 +242,11 @@ class Marks:
 
     def end(self, c: Context) -> None:
         """Every recording thread closes its track."""
-        c.out.line(f"{c.helpers.use('timeline_end')}({POINTER}, {MASK}, {STRIDE}, {self.tracks}u, {RING}, {COUNT});")
+        self._write(c, 0)
+
+
+def _marked(block: Block) -> bool:
+    return any(n.mark is not None or any(map(_marked, n.blocks)) for n in block.nodes)
 
 
 def _waited(stmt: Any) -> dict[str, Any] | None:

@@ -118,6 +118,8 @@ def _for(c: Context, stmt: B.For, node: Node) -> None:
     c.out.line("#pragma unroll 1")
     c.out.open(f"for (int {name} = {c.sx.top(stmt.start)}; {name} < {c.sx(stmt.stop)}; {advance})")
     c.loop_marks.append(len(c.open_fragments))
+    if c.marks is not None:
+        c.marks.turn(c, node.blocks[0])
     block(c, node.blocks[0])
     c.loop_marks.pop()
     c.out.close()
@@ -129,6 +131,8 @@ def _while(c: Context, stmt: B.While, node: Node) -> None:
     inner = node.blocks[0]
     visible = len(c.open_fragments)
     c.loop_marks.append(visible)
+    if c.marks is not None:
+        c.marks.turn(c, inner)
     for child in inner.nodes[: node.split]:
         statement(c, child)
     c.out.at(stmt.span)

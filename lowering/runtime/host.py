@@ -16,13 +16,12 @@ from lowering.plan import BASE_ALIGNMENT, Arg, LaunchPlan, validate
 from lowering.runtime.device import Device, Kernel
 from lowering.runtime.errors import check, cuda_error
 from lowering.runtime.tensor_map import EncodedMap, encode_tensor_map
-from lowering.timeline import POINTER
+from lowering.timeline import POINTER, RECORD_BYTES
 
 PORTABLE_CLUSTER = 8
 """Largest cluster that needs no opt-in (CUDA programming guide, thread block clusters)."""
 
-_SCALARS: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float,
-                            "timeline_stride": ctypes.c_uint32}  # fmt: skip
+_SCALARS: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}
 
 
 class PreparedLaunch:
@@ -141,7 +140,9 @@ def _cell(arg: Arg, pointers: Mapping[str, int]) -> Any:
     if arg.kind in ("tensor", "timeline"):
         return ctypes.c_uint64(pointers[arg.name if arg.kind == "tensor" else POINTER])
     if arg.kind == "timeline_capacity":
-        return ctypes.c_uint32(int(arg.value) - 1)  # the mask of the ring
+        return ctypes.c_uint32(int(arg.value) * RECORD_BYTES // 2)  # the ring is half of the block
+    if arg.kind == "timeline_stride":
+        return ctypes.c_uint32(int(arg.value) - 1)  # a mask: CTAs with none of its bits record
     return _SCALARS[arg.kind](arg.value)
 
 

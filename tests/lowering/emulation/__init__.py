@@ -130,8 +130,9 @@ def run(
             maps.append(_Map(tensors[m.tensor].ctypes.data, rank, size, m.swizzle, wide(*m.dims, *pad), strides, box))
         elif arg.kind == "timeline":
             assert timeline is not None
+            assert timeline.ctypes.data % shape.align == 0
             pointers.append(timeline.ctypes.data)
-            ints += [shape.capacity - 1, shape.stride]
+            ints += [shape.align // 2, shape.stride - 1]
             break
         else:
             (floats if arg.kind == "f32" else ints).append(arg.value)

@@ -52,23 +52,16 @@ FIXED = {
     "tcgen05_dealloc_cg2": "template <int N> void tcgen05_dealloc_cg2(u32) {}",
     # A clock that two readings never share, two cycles to a nanosecond, near the turn of its low word.
     "timeline_clock": "inline u64 timeline_clock() { static u64 ticks = (5ull << 32) - 300; return ticks += 2; }",
-    "timeline_mark": "inline void timeline_mark(u64 rings, u32 mask, u32 ring, u32& count, u32 id) { count += 1; if (ring == ~0u) return; "
-    "const u64 t = timeline_clock(); const u32 high = static_cast<u32>(t >> 32) + count + (id << 22); "
-    "reinterpret_cast<u64*>(rings)[(count & mask) | ring] = static_cast<u32>(t) | static_cast<u64>(high) << 32; }",
-    "timeline_header": "inline u64* timeline_header(u64 rings, u32 mask, u32 stride, u32 tracks, u32 ring) { "
-    "const u32 total = (gridDim.x + stride - 1) / stride * tracks; "
-    "return reinterpret_cast<u64*>(rings) + total * (mask + 1) + ring / (mask + 1) * 8; }",
-    "timeline_start": "inline u32 timeline_start(u64 rings, u32 mask, u32 stride, u32 tracks, u32 index) { "
-    "if (blockIdx.x % stride) return ~0u; const u32 ring = (blockIdx.x / stride * tracks + index) * (mask + 1); "
-    "u64* h = timeline_header(rings, mask, stride, tracks, ring); "
-    "const u64 t = timeline_clock(); h[0] = t / 2; h[1] = t; h[2] = blockIdx.x | 1ull << 32; return ring; }",
-    "timeline_end": "inline void timeline_end(u64 rings, u32 mask, u32 stride, u32 tracks, u32 ring, u32 count) { "
-    "if (ring == ~0u) return; timeline_mark(rings, mask, ring, count, 0); u64* h = timeline_header(rings, mask, stride, tracks, ring); "
-    "const u64 t = timeline_clock(); h[3] = t / 2; h[4] = t; h[5] = count; }",
+    "timeline_mark": "inline void timeline_mark(u64& at, bool on, u32 id) { "
+    "if (on) *reinterpret_cast<u64*>(at) = timeline_clock() + (static_cast<u64>(id) << 54); at += 8; }",
+    "timeline_turn": "inline void timeline_turn(u64& at, u32 half) { if (at & half) at &= ~(2ull * half - 1); }",
+    "timeline_start": "inline u64 timeline_start(u64 blocks, u32 half, u32 skip, u32 tracks, u32 index, bool timed) { "
+    "if (blockIdx.x & skip) return 0; u64 block = blocks + (blockIdx.x / (skip + 1) * tracks + index) * 2ull * half; "
+    "const u64 t = timeline_clock(); u64* h = reinterpret_cast<u64*>(block + 2 * half) - 3; "
+    "h[0] = timed ? t / 2 : 0; h[1] = t; h[2] = blockIdx.x | 1ull << 32; return block; }",
 }  # fmt: skip
 NEEDS = {
-    "timeline_start": ["timeline_header", "timeline_clock"], "timeline_mark": ["timeline_clock"],
-    "timeline_end": ["timeline_header", "timeline_mark"],
+    "timeline_start": ["timeline_clock"], "timeline_mark": ["timeline_clock"],
     "floor_mod": ["floor_div"], "mbar_expect": ["mbar_arrive"], "mbar_arrive_on": ["map_to_rank", "mbar_arrive"],
 }  # fmt: skip
 SILENT = re.compile(
