@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cake_ir.diagnostics import Diagnostic
-from corpus.sanitizer import Tool
 from server import __version__
 from server.errors import BadArgument, Missing
 from server.fallback import or_unstored
@@ -29,7 +28,7 @@ from server.wording import label
 from server.worker import Control
 
 if TYPE_CHECKING:
-    pass
+    from corpus.sanitizer import Tool
 
 Until = Literal["compile", "check", "bench"]
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cake_ir.diagnostics import NOWHERE, Diagnostic, Family, Related, Span, Subject
-from corpus.sanitizer import TOOLS, Finding, Site, Tool
 from server.errors import BadArgument
 from server.gpu_work import device_name
 from server.programs import Program, Unit
@@ -20,6 +19,7 @@ from server.shapes import Shapes, shape_list
 from server.worker import Control
 
 if TYPE_CHECKING:
+    from corpus.sanitizer import Finding, Site, Tool
     from server.evaluate import Evaluator
 
 LAW = "compute-sanitizer has nothing to report about a kernel that was accepted."
@@ -28,6 +28,10 @@ _FAMILY: Mapping[Tool, Family] = {"memcheck": "safety", "racecheck": "data", "sy
 
 def tools_of(names: Sequence[str]) -> tuple[Tool, ...]:
     """Tools by name, in their fixed order; `all` means every one. Raises BadArgument."""
+    if not names:
+        return ()
+    from corpus.sanitizer import TOOLS
+
     unknown = [n for n in names if n not in (*TOOLS, "all")]
     if unknown:
         raise BadArgument(f"sanitize: no tool {clean(unknown[0], 40)!r}; tools are {', '.join(TOOLS)}, or all")
@@ -48,6 +52,8 @@ def ask(
 ) -> Result:  # fmt: skip
     """Run the tools (see corpus/gpu_sanitize.py) and say what they found. `unavailable` when one could not run and none
     found anything."""
+    from corpus.sanitizer import Finding
+
     what = {"shapes": watched_shapes(spec, shapes), "tools": list(tools)}
     known = None if fresh else evaluator.stored(unit, spec, "sanitize", what)
     if known is None:
