@@ -153,10 +153,11 @@ class Summary:
     """What a profile says. `basis` names what was measured; `units` are busy percentages with their source.
 
     `by_line`: {"line", "end_line", "site", "role", "ops", "what", "kind", "us", "share", "samples", "stalls"}, largest first; of a
-    span over several lines `site` is the one with most samples, or the first that is more than bookkeeping; `us` and
-    `kind` only with a timeline, `samples` and `stalls` only with counters. `by_role`: {"role", "us" by kind, "samples",
-    "stalls", "waiting"}. `model_us` is the cost model's time. Of the samples, `unattributed` is the share that no line could be
-    named for.
+    span over several lines `site` is the one with most samples, or the first that is more than bookkeeping; `us` and `kind`
+    only with a timeline, `samples` and `stalls` only with counters. `by_role`: {"role", "us" by kind, "samples", "stalls",
+    "waiting"}. `samples`: {"line", "role", "ops", "what", "samples", "stalls"} of every sampled line and role, also of those
+    inside a span of `by_line`; empty without counters. `model_us` is the cost model's time. Of the samples, `unattributed` is
+    the share that no line could be named for.
     """
 
     bound: str
@@ -166,6 +167,7 @@ class Summary:
     limiters: tuple[Limiter, ...]
     by_line: tuple[dict[str, Any], ...] = ()
     by_role: tuple[dict[str, Any], ...] = ()
+    samples: tuple[dict[str, Any], ...] = ()
     units: Mapping[str, float] = field(default_factory=dict)
     units_from: str = "model"
     model_us: float = 0.0
@@ -204,7 +206,8 @@ def summarise(profile: Mapping[str, Any], sass: Sass | None, facts: Facts) -> Su
     total = sum(c.samples for c in cells)
     return Summary(
         bound=rule.bound, why=why, basis=_basis(timeline, metrics), time_us=time_us, limiters=limiters,
-        by_line=tuple(table), by_role=tuple(roles), units=numbers.units, units_from=numbers.source,
+        by_line=tuple(table), samples=tuple(_cell(c, facts) for c in cells), by_role=tuple(roles),
+        units=numbers.units, units_from=numbers.source,
         model_us=facts.model_us, overhead=timeline.get("overhead"), brief=_brief(counters.get("metrics", {})),
         unattributed=sum(c.samples for c in cells if not c.line) / total if total else None,
         notes=tuple(f"no {name}: {profile[name]['unavailable']}" for name in ("timeline", "counters") if "unavailable" in profile[name]),
@@ -289,9 +292,7 @@ def _lines(timeline: Mapping[str, Any], cells: Sequence[Cell], facts: Facts, tim
     role_samples = {r: c.samples for r, c in by_role(cells).items()}
     if not timeline:
         return [
-            {"line": c.line, "role": c.role, "ops": list(c.ops), "what": facts.text(c.line) or "generated code",
-             "us": time_us * c.samples / role_samples[c.role], "share": c.samples / role_samples[c.role],
-             "samples": c.samples, "stalls": c.top()}
+            {**_cell(c, facts), "us": time_us * c.samples / role_samples[c.role], "share": c.samples / role_samples[c.role]}
             for c in cells
         ]  # fmt: skip
     ends = {m["id"]: m["end_line"] for m in timeline["marks"]}
@@ -314,12 +315,12 @@ def _lines(timeline: Mapping[str, Any], cells: Sequence[Cell], facts: Facts, tim
             stalls = sum((c.stalls for c in found), start=type(found[0].stalls)())
             row |= {"samples": sum(c.samples for c in found), "stalls": dict(stalls.most_common(3))}
         out.append(row)
-    out += [
-        {"line": c.line, "role": c.role, "ops": list(c.ops), "what": facts.text(c.line) or "generated code",
-         "samples": c.samples, "stalls": c.top()}
-        for c in left
-    ]  # fmt: skip
-    return out
+    return out + [_cell(c, facts) for c in left]
+
+
+def _cell(c: Cell, facts: Facts) -> dict[str, Any]:
+    return {"line": c.line, "role": c.role, "ops": list(c.ops), "what": facts.text(c.line) or "generated code",
+            "samples": c.samples, "stalls": c.top()}  # fmt: skip
 
 
 def _span_of(cell: Cell, spans: Sequence[Mapping[str, Any]]) -> int | None:

@@ -149,7 +149,7 @@ def source_lines(source: str, timeline: Mapping[str, Any], findings: Mapping[str
     times: dict[int, list[Mapping[str, Any]]] = {}
     for entry in timeline.get("lines", ()):
         times.setdefault(int(entry["line"]), []).append(entry)
-    samples = stalls_by_line(findings.get("by_line"))
+    samples = stalls_by_line(findings.get("samples") or findings.get("by_line"))
     text = source.split("\n")
     while text and not text[-1].strip():
         text.pop()
@@ -173,7 +173,8 @@ def source_lines(source: str, timeline: Mapping[str, Any], findings: Mapping[str
 
 
 def stalls_by_line(by_line: Any) -> dict[int, tuple[int, str]]:
-    """{line: (samples, reasons in words)} of a summary's `by_line`, roles put together; other forms are passed over."""
+    """{line: (samples, reasons in words)} of a summary's `samples` (or `by_line`), roles put together; other forms are passed
+    over."""
     total: dict[int, int] = {}
     why: dict[int, dict[str, int]] = {}
     for entry in by_line if isinstance(by_line, list | tuple) else ():

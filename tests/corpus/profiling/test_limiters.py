@@ -107,6 +107,9 @@ def test_lines_and_roles_hold_time_and_samples() -> None:
     math = next(r for r in found.by_role if r["role"] == "math")
     assert math["us"]["wait"] == 15.0 and math["waiting"] == pytest.approx(0.15) and math["samples"] == 75
     assert sum(x.get("samples", 0) for x in found.by_line) == sum(IDLE) and found.unattributed == 0
+    assert {(x["line"], x["role"]): x["samples"] for x in found.samples} == {
+        (5, "math"): 60, (2, "producer"): 20, (4, "math"): 10, (3, "producer"): 5, (6, "math"): 5,
+    }  # fmt: skip
 
 
 def test_a_low_clock_is_named_with_its_reason() -> None:
