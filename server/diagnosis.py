@@ -69,13 +69,14 @@ class Standing:
 
 
 def fault_in(raw: Mapping[str, Any]) -> JobFault | None:
-    """The device fault that a check or a timing met on its way, as an error: its other verdicts stand on a lost context."""
+    """The device fault that a check, a timing or a profile met on its way, as an error: its other verdicts stand on a lost context."""
     for case in raw.get("cases") or ():
         if case.get("cause") == DEVICE_FAULT:
             name = " ".join(f"{k}={v}" for k, v in case["shape"].items()) + f" {case.get('distribution', '')}"
             at = {"job": "check", "kernel": raw.get("kernel", ""), "shape": case["shape"], "case": name.strip()}
             return JobFault(DEVICE_FAULT, f"{name.strip()}: {case.get('message', '')}", FAULT_NEXT, at)
-    for row in raw.get("shapes") or ():
+    one = raw.get("shape")
+    for row in raw.get("shapes") or ([one] if raw.get("kind") == "profile" and isinstance(one, Mapping) else ()):
         if row.get("verdict") == "error" and DEVICE_FAULT in row.get("message", ""):
             kind, kernel = raw.get("kind", "bench"), raw.get("kernel", "")
             at = {"job": kind, "kernel": kernel, "shape": row["shape"], "case": row["mode"]}

@@ -64,6 +64,7 @@ class Played:
         self.us, self.wait = 100.0, 30.0
         self.timeline = self.counters = True
         self.verdict: Any = "measured"
+        self.message = "label[3] is wrong"
         self.explains: EngineError | None = None
 
     def __call__(self, module: str, job: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class Played:
         usable = self.verdict == "measured"
         shape = BenchShape(
             shape=ready.launches[0].shape, mode="warm", verdict=self.verdict, candidate=timed if usable else None, floor_us=50.0,
-            message="" if usable else "label[3] is wrong", flops_per_s=5e14, bytes_per_s=1e12,
+            message="" if usable else self.message, flops_per_s=5e14, bytes_per_s=1e12,
         )  # fmt: skip
         return Profile(
             contract=ready.contract, contract_digest=ready.contract_digest, kernel=ready.kernel, passed=usable,
@@ -275,6 +276,13 @@ async def test_a_wrong_kernel_fails_and_is_kept(client: Client, engine: Engine, 
     )
     kept = engine.store.measurement(got["ids"]["measurement_id"])
     assert kept is not None and kept["verdict"] == "failed" and "compile_and_bench" in got["next"]
+
+
+async def test_a_device_fault_is_an_error_and_no_profile(client: Client, engine: Engine, played: Played) -> None:
+    played.verdict, played.message = "error", "error[lowering/device-fault]: an illegal memory access"
+    got = await profiled(client)
+    assert got["status"] == "error" and got["code"] == "lowering/device-fault" and "f_" in got["ids"]["failure_id"]
+    assert engine.store.failures()[0]["symptom"] == "crash" and engine.store.counts()["measurements"] == 0
 
 
 async def test_a_measurement_is_kept_though_its_explanation_fails(
