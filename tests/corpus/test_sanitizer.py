@@ -48,6 +48,13 @@ def test_a_race_has_two_lines_from_the_line_table() -> None:
     assert parse(text("racecheck-race"), "racecheck", two).findings[0].line == 0  # which kernel it was is not said
 
 
+def test_a_read_of_what_nobody_wrote_is_one_finding() -> None:
+    got = parse(text("initcheck-uninit"), "initcheck")
+    (one,) = got.findings
+    assert (one.kind, one.line, one.count) == ("uninitialised-global-read", 17, 3) and got.errors == 32768
+    assert one.sites[0].function == "ld_global_nc_v4_b32" and one.facts == ("Address 0x7fd1bea92000",)
+
+
 @pytest.mark.parametrize("name", ["memcheck-right", "racecheck-right", "synccheck-fault"])
 def test_silence_is_no_finding(name: str) -> None:
     got = parse(text(name), name.split("-")[0])  # type: ignore[arg-type]
