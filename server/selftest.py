@@ -22,11 +22,10 @@ from corpus.kernels import CorpusKernel, kernels
 from server import __version__
 from server.diagnosis import health
 from server.errors import BadArgument, Cancelled, EngineError, Missing
-from server.gpu_work import COMPILE_TIMEOUT_S, NO_GPU, fault_in
+from server.gpu_work import COMPILE_TIMEOUT_S, GPU_TIMEOUT_S, NO_GPU, fault_in
 from server.results import clean
 from server.worker import Control, gpu_lock, run_worker
 
-CHECK_S, BENCH_S = 300.0, 300.0
 TUNING_SHAPES = 2
 QUICK_ROUNDS, ROUNDS = 12, 22
 WITHOUT_GPU = (
@@ -122,10 +121,10 @@ def plan(device: Mapping[str, Any], only: Sequence[str] = (), quick: bool = Fals
     for kernel, target in fitting:
         contract = known[kernel.contract]
         some = tuple(d for d in contract.distributions if d in QUICK) if quick else None
-        checks.append(Step(kernel, target, "check", "boundary", {"distributions": some}, CHECK_S))
+        checks.append(Step(kernel, target, "check", "boundary", {"distributions": some}, GPU_TIMEOUT_S))
         shapes = [dict(s) for s in contract.shapes["tuning"][: 1 if quick else TUNING_SHAPES]]
         how = {"modes": ("warm",) if quick else ("warm", "cold"), "samples": QUICK_ROUNDS if quick else ROUNDS}
-        timings.append(Step(kernel, target, "bench", shapes, how, BENCH_S))
+        timings.append(Step(kernel, target, "bench", shapes, how, GPU_TIMEOUT_S))
     return [*checks, *timings]
 
 
