@@ -374,7 +374,11 @@ class Store:
     def measurement(self, measurement_id: str) -> dict[str, Any] | None:
         """One record by its id; None when it is not here."""
         row = self._one("SELECT * FROM measurements WHERE measurement_id = ?", measurement_id)
-        return None if row is None else {**dict(row), "shape": json.loads(row["shape"]), "record": json.loads(row["record"])}
+        return (
+            None
+            if row is None
+            else {**dict(row), "shape": json.loads(row["shape"]), "record": json.loads(row["record"])}
+        )
 
     def put_failure(self, failure_id: str, owner: str, symptom: str, record: dict[str, Any]) -> int:
         """Store a failure or count it up. Returns how often this signature was seen."""
