@@ -280,7 +280,7 @@ def _basis(timeline: Mapping[str, Any], metrics: Mapping[str, float]) -> str:
 
 def _idle_sms(timeline: Mapping[str, Any], sms: int) -> float | None:
     """Percent of SM time without a CTA: how long the slots were used, and SMs that had no slot in use at all."""
-    used = [float(r["covered"]) for r in timeline.get("roles", ())]
+    used = [float(r.get("busy", r["covered"])) for r in timeline.get("roles", ())]
     if not used or not sms:
         return None
     spread = min(1.0, (timeline.get("slots") or min(timeline["grid"], sms)) / sms)

@@ -140,7 +140,8 @@ class Played:
         return {
             "kernel": "k", "file": "k.cake", "grid": 4, "recorded_ctas": 4, "kernel_us": self.us, "plain_us": self.us,
             "instrumented_us": self.us * 1.03, "overhead": 0.03, "marks": marks, "slots": 4,
-            "roles": [{"role": r, "instances": 1, "mean_us": self.us, "covered": 1.0, "us": kinds(r)} for r in ("producer", "math")],
+            "roles": [{"role": r, "instances": 1, "mean_us": self.us, "busy": 1.0, "covered": 1.0, "us": kinds(r)}
+                      for r in ("producer", "math")],
             "lines": sorted(lines, key=lambda x: -x["us"]),
             "tracks": [track("producer", [[1, 0.0, 50.0], [2, 50.0, self.us]]),
                        track("math", [[3, 0.0, self.wait], [4, self.wait, self.us]])],

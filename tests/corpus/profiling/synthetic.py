@@ -68,10 +68,10 @@ def timeline(wait: float = 10.0, kernel_us: float = 100.0, **more: Any) -> dict[
         line(6, "math", "compute", ["elementwise"], 20.0),
     ]  # fmt: skip
     roles = [
-        {"role": "producer", "instances": 1, "mean_us": kernel_us, "covered": 1.0,
-         "us": {"wait": 0.9 * kernel_us, "issue": 0.1 * kernel_us, "compute": 0.0, "store": 0.0}},
-        {"role": "math", "instances": 2, "mean_us": kernel_us, "covered": 1.0,
-         "us": {"wait": wait, "issue": 0.0, "compute": kernel_us - wait, "store": 0.0}},
+        {"role": "producer", "instances": 1, "mean_us": kernel_us, "busy": 1.0, "covered": 0.99,
+         "us": {"wait": 0.9 * kernel_us, "issue": 0.1 * kernel_us, "compute": 0.0, "store": 0.0, "idle": 0.0}},
+        {"role": "math", "instances": 2, "mean_us": kernel_us, "busy": 1.0, "covered": 0.99,
+         "us": {"wait": wait, "issue": 0.0, "compute": kernel_us - wait, "store": 0.0, "idle": 0.0}},
     ]  # fmt: skip
     return {
         "kernel": "k", "file": "k.cake", "grid": 132, "recorded_ctas": 132, "kernel_us": kernel_us, "plain_us": kernel_us,

@@ -125,7 +125,7 @@ def test_a_timeline_alone_answers_from_spans_and_the_model() -> None:
     assert (found.bound, found.basis, found.units_from) == ("barrier wait", "timeline", "model")
     assert found.limiters[0].line in (4, 5) and found.brief == {} and found.notes == ("no counters: no ncu",)
     used = timeline(wait=5.0)
-    used["roles"] = [{**r, "covered": 0.6} for r in used["roles"]]
+    used["roles"] = [{**r, "busy": 0.6} for r in used["roles"]]
     assert summarise(profile(timeline=used), None, FACTS).bound == "tail"
     few = timeline(wait=5.0, grid=66, slots=66)
     assert summarise(profile(timeline=few), None, FACTS).why == "SMs stand without a CTA for 50 % of the kernel's time"
