@@ -133,5 +133,5 @@ def _span(site: Site) -> Span:
 def _words(run: Mapping[str, Any]) -> str:
     if run["verdict"] == "findings":
         errors = sum(f["severity"] == "error" for f in run["findings"])
-        return f"{errors} finding{'s' * (errors != 1)}"
+        return f"{errors} finding{'s' * (errors != 1)} in {run['errors'] or errors} reports"
     return run["verdict"] + (f" ({run['message']})" if run["message"] else "")
