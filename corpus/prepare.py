@@ -67,7 +67,7 @@ def prepare(
     made, skipped = jobs.launches(bound, emitted, spec, named_shapes(spec, shapes), sms, sha, gate=kind == "check")
     cubins = [built.cubin]
     if kind in ("profile", "where"):
-        made, marked = with_timeline(bound, spec, made, sms, cache_dir)
+        made, marked = with_timeline(bound, spec, made, sms, built.occupancy.blocks_per_sm, cache_dir)
         cubins.append(marked)
     if kind == "sanitize":  # the worker reads no machine code: it gets the line table
         last = text.count("\n") + 1  # the compiler counts on behind the program's last line
@@ -88,14 +88,21 @@ def prepare(
 
 
 def with_timeline(
-    bound: BoundKernel, contract: Contract, made: Sequence[jobs.Launch], sms: int, cache_dir: str | Path | None = None
-) -> tuple[list[jobs.Launch], bytes]:
-    """Launches with the instrumented form of their plans, and its cubin."""
+    bound: BoundKernel, contract: Contract, made: Sequence[jobs.Launch], sms: int, resident: int,
+    cache_dir: str | Path | None = None,
+) -> tuple[list[jobs.Launch], bytes]:  # fmt: skip
+    """Launches with the instrumented form of their plans, and its cubin. resident: CTAs per SM of the plain form, which the
+    instrumented one should hold too, if that costs it no spill."""
     from lowering import build
     from lowering.emission import emit
 
+    cache = Path(cache_dir) if cache_dir else None
     emitted = emit(bound, timeline=True)
-    built = build(emitted, cache_dir=Path(cache_dir) if cache_dir else None)
+    built = build(emitted, cache_dir=cache)
+    if built.occupancy.blocks_per_sm < resident:
+        tight = build(emit(bound, timeline=True, resident=resident), cache_dir=cache)
+        if tight.resources.spill_store_bytes <= built.resources.spill_store_bytes:
+            built = tight
     marks = emitted.manifest.timeline or {}
     sha = hashlib.sha256(built.cubin).hexdigest()
     plans, _ = jobs.launches(bound, emitted, contract, [x.shape for x in made], sms, sha)

@@ -17,13 +17,14 @@ from lowering.emission.manifest import Emitted, finish, plan
 __all__ = ["Emitted", "emit", "plan"]
 
 
-def emit(bound: BoundKernel, timeline: bool = False) -> Emitted:
+def emit(bound: BoundKernel, timeline: bool = False, resident: int | None = None) -> Emitted:
     """CUDA C++ of a kernel. Raises CakeError: the first derivation error, or `lowering/unsupported-form`.
 
-    timeline: the instrumented form, which records marks (see `lowering.timeline`); `manifest.timeline` lists them.
+    timeline: the instrumented form, which records marks (see `lowering.timeline`); `manifest.timeline` lists them. resident:
+    CTAs per SM for which the compiler must leave registers, if more than the text says.
     """
     derived = derive(bound)
     for d in derived.diagnostics:
         if d.severity == "error":
             raise CakeError(d)
-    return finish(*emit_kernel(bound, derived, timeline))
+    return finish(*emit_kernel(bound, derived, timeline, resident))

@@ -30,7 +30,9 @@ THREADS = {
 }
 
 
-def emit_kernel(kernel: BoundKernel, derived: Any, timeline: bool = False) -> tuple[str, Context]:
+def emit_kernel(
+    kernel: BoundKernel, derived: Any, timeline: bool = False, resident: int | None = None
+) -> tuple[str, Context]:
     """(CUDA C++ text, the context with promises, records and parameters)."""
     c = Context(kernel, derived, Writer(source_file(kernel.source_name, kernel.name)))
     c.marks = Marks(kernel) if timeline else None
@@ -54,7 +56,7 @@ def emit_kernel(kernel: BoundKernel, derived: Any, timeline: bool = False) -> tu
     out.insert(prologue_at, _prologue(c))
     text = out.render()
     assert text.startswith("{\n")
-    signature = _signature(c)
+    signature = _signature(c, max(resident or 1, derived.launch.ctas_per_sm))
     head = TENSOR_MAP + "\n" if c.maps else ""
     return f"{head}{c.helpers.render()}\n{signature} {text}", c
 
@@ -274,9 +276,9 @@ def parameters(c: Context) -> list[tuple[str, Any, str]]:
     return found + (marks.PARAMETERS if c.marks is not None else [])
 
 
-def _signature(c: Context) -> str:
+def _signature(c: Context, resident: int) -> str:
     launch = c.derived.launch
     cluster = f" __cluster_dims__({launch.cluster}, 1, 1)" if launch.cluster > 1 else ""
     args = ", ".join(declaration for _, _, declaration in parameters(c))
     symbol = c.names.of(c.kernel, c.kernel.name)
-    return f'extern "C" __global__ void{cluster} __launch_bounds__({launch.threads}, {launch.ctas_per_sm})\n{symbol}({args})'
+    return f'extern "C" __global__ void{cluster} __launch_bounds__({launch.threads}, {resident})\n{symbol}({args})'

@@ -140,7 +140,11 @@ def test_a_timeline_is_the_documented_object(monkeypatch: pytest.MonkeyPatch) ->
         "kernel": "k", "file": "k.cake", "grid": 2, "recorded_ctas": 2, "kernel_us": 10.0, "plain_us": 100.0, "instrumented_us": 104.0,
     }  # fmt: skip
     assert got["overhead"] == pytest.approx(0.04) and got["clock_ghz"] == pytest.approx(2.0, abs=1e-3)
-    assert [(r["role"], r["instances"], r["covered"]) for r in got["roles"]] == [("producer", 1, 0.9), ("math", 1, 1.0)]
+    assert [(r["role"], r["instances"], r["busy"], r["us"]["idle"]) for r in got["roles"]] == [
+        ("producer", 1, 0.9, 1.0),
+        ("math", 1, 1.0, 0.0),
+    ]
+    assert [r["covered"] for r in got["roles"]] == [pytest.approx(10 / 104, abs=1e-3)] * 2, "against the event time"
     assert got["lines"][0] == {
         "line": 14, "end_line": 14, "role": "producer", "kind": "wait", "ops": ["wait"], "mark": 2, "us": 8.0, "share": 0.8,
     }  # fmt: skip

@@ -257,9 +257,21 @@ def test_instrumented_machine_code_keeps_its_promises_and_registers(
     assert marked.ok and not [d for d in marked.diagnostics if d.rule.startswith("lowering/wgmma")]
     assert marked.resources.spill_store_bytes == plain.resources.spill_store_bytes == 0
     names = [i.mnemonic for i in marked.sass.instructions]
+    assert (
+        sum(i.operands.find("SR_CLOCKLO") >= 0 for i in marked.sass.instructions)
+        >= (emitted.manifest.timeline or {})["sites"]
+    )
     for family in ("HGMMA", "HMMA", "UTCHMMA", "USETMAXREG", "UTMALDG", "WARPGROUP.DEPBAR"):
         count = sum(i.mnemonic.startswith(family) for i in plain.sass.instructions)
         assert sum(n.startswith(family) for n in names) == count, family
+
+
+def test_the_instrumented_form_can_be_held_to_the_occupancy_of_the_plain_one() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    bound = corpus_kernel("rmsnorm", "sm_90a")
+    resident = build(emit(bound)).occupancy.blocks_per_sm
+    tight = build(emit(bound, timeline=True, resident=resident))
+    assert tight.occupancy.blocks_per_sm == resident and tight.resources.spill_store_bytes == 0
 
 
 @pytest.mark.parametrize("name", ["gemm_sm90", "kmeans_assign"])
@@ -329,7 +341,7 @@ def test_an_instrumented_gemm_computes_the_same_bits_and_tells_its_whole_life(tm
     out = decode(buffer, table, shape, ghz=2.0)
     assert {r["role"]: r["instances"] for r in out.roles} == {"producer": 1, "math": 2}
     for r in out.roles:
-        assert r["covered"] == pytest.approx(1.0, abs=0.06)
+        assert r["covered"] == pytest.approx(1.0, abs=1e-3) and r["busy"] > 0.8
     for track in out.to_json()["tracks"]:
         spans = track["spans"]
         assert spans[0][1] == track["start_us"] and all(x[2] == y[1] for x, y in pairwise(spans))
@@ -466,7 +478,7 @@ def test_spans_add_up_to_the_life_of_their_role() -> None:
     t = r.decode()
     assert t.kernel_us == 10.0 and t.recorded_ctas == 1 and t.clock_ghz == 2.0
     p, m = t.roles
-    assert (p["covered"], p["us"]) == (1.0, {"wait": 3.0, "issue": 0.0, "compute": 7.0, "store": 0.0})
+    assert (p["busy"], p["us"]) == (1.0, {"wait": 3.0, "issue": 0.0, "compute": 7.0, "store": 0.0, "idle": 0.0})
     assert (m["mean_us"], m["us"]["compute"], m["us"]["store"]) == (10.0, 8.0, 2.0)
     assert [(x["line"], x["us"], x["share"]) for x in t.lines] == [
         (7, 8.0, 0.8),
@@ -543,9 +555,20 @@ def test_waves_count_towards_the_slot_they_ran_on() -> None:
         r.track(cta, 0, [(1, begin), (2, begin + 2000)], end=begin + 10_000, sm=cta % 2)
     t = r.decode()
     assert t.slots == 2 and t.kernel_us == 20.0
-    assert (
-        t.roles[0]["us"] == {"wait": 16.0, "issue": 0.0, "compute": 4.0, "store": 0.0} and t.roles[0]["covered"] == 1.0
-    )
+    assert t.roles[0]["us"] == {"wait": 16.0, "issue": 0.0, "compute": 4.0, "store": 0.0, "idle": 0.0}
+    assert t.roles[0]["busy"] == 1.0
+
+
+def test_time_without_a_cta_is_idle_and_lost_spans_are_not_covered() -> None:
+    r = Recorder(Shape(2, 2, 1, 32))
+    r.track(0, 0, [(1, 1000)], end=9000, sm=0)
+    r.track(1, 0, [(1, 3000)], end=11_000, sm=1)
+    (role,) = r.decode().timed(10.0, 10.5).roles
+    assert (role["us"]["compute"], role["us"]["idle"], role["busy"]) == (8.0, 2.0, 0.8)
+    assert role["covered"] == pytest.approx(10 / 10.5, abs=1e-4)
+    r = Recorder(Shape(2, 1, 1, 32))
+    r.track(0, 0, [(1 if i == 0 else 2, 1000 + 100 * i) for i in range(100)], end=11_000)
+    assert r.decode().roles[0]["covered"] < 0.5
 
 
 def test_sampled_ctas_are_scaled_up() -> None:
@@ -598,7 +621,7 @@ def test_the_stored_form_is_small_and_plain() -> None:
     text = json.dumps(t.to_json())
     assert len(text) < 2 << 20 and json.loads(text)["recorded_ctas"] == 64
     assert {x["cta"] for x in t.tracks} >= {0, 63}, "the first and the last to end are kept"
-    assert set(t.to_json()["roles"][0]["us"]) == set(KINDS)
+    assert set(t.to_json()["roles"][0]["us"]) == {*KINDS, "idle"}
 
 
 def test_one_long_cta_is_cut_to_its_latest_spans(monkeypatch: pytest.MonkeyPatch) -> None:
