@@ -33,7 +33,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Record:
-    """One record of one evidence file. `row` is the JSON object."""
+    """One record of one evidence file, named from the results directory. `row` is the JSON object."""
 
     file: str
     row: Mapping[str, Any]
@@ -46,16 +46,16 @@ class Record:
 
 
 def records(directory: Path) -> list[Record]:
-    """Every record with a cubin hash under a results directory, whatever kind of file it stands in."""
+    """Every record with a cubin hash under a results directory and its folders, whatever kind of file it stands in."""
     out = []
-    for path in sorted(directory.glob("*.json")):
+    for path in sorted(directory.rglob("*.json")):
         if path.name == MARKS:
             continue
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
             continue  # `results` names a file that does not parse
-        out += [Record(path.name, row) for row in _rows(raw)]
+        out += [Record(path.relative_to(directory).as_posix(), row) for row in _rows(raw)]
     return out
 
 

@@ -71,7 +71,8 @@ def folder(tmp_path: Path, cubins: Path) -> Path:
     built = rebuild.rebuilt(kernel("rmsnorm"), {"DMAX": 256, "WARPS": 1}, "sm_90a", cubins)
     assert isinstance(built, rebuild.Built)
     true, wrong = row(cubin_sha256=built.sha256), row()
-    (tmp_path / "a.json").write_text(json.dumps({"kind": "profile", "summary": {"subject": true}}))
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles/a.json").write_text(json.dumps({"kind": "profile", "summary": {"subject": true}}))
     (tmp_path / "b.json").write_text(json.dumps({"kind": "aa", "runs": [{"x": [wrong]}, wrong, {"kernel": "rmsnorm"}]}))
     return tmp_path
 
@@ -87,11 +88,11 @@ def test_a_wrong_hash_is_marked_in_any_kind_of_file(folder: Path, cubins: Path) 
         evidence.outdated(row(), folder) == mark["why"]
         and evidence.outdated({**row(), "cubin_sha256": "1"}, folder) is None
     )
-    both = row(cubin_sha256=f"{'0' * 64},{rebuild.records(folder)[0].variant[3]}")
+    both = row(cubin_sha256=f"{'0' * 64},{rebuild.records(folder)[-1].variant[3]}")
     (folder / "c.json").write_text(json.dumps({"kind": "aa", "kernels": [both]}))
     assert len(rebuild.find_marks(folder, cubins)) == 1  # one of several cubins is the kernel's
     (folder / "c.json").unlink()
-    assert [r.file for r in rebuild.records(folder)] == ["a.json", "b.json", "b.json"]  # marks are no records
+    assert [r.file for r in rebuild.records(folder)] == ["b.json", "b.json", "profiles/a.json"]  # marks are no records
 
 
 def changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old: str, new: str) -> None:
