@@ -139,7 +139,9 @@ class Device:
     def alloc_host(self, nbytes: int) -> HostBuffer:
         """Zeroed host memory that kernels write to directly, at the same time readable here."""
         cu = self.cu
-        address = int(check(cu.cuMemHostAlloc(nbytes, cu.CU_MEMHOSTALLOC_DEVICEMAP), f"allocate {nbytes} bytes of host memory"))
+        address = int(
+            check(cu.cuMemHostAlloc(nbytes, cu.CU_MEMHOSTALLOC_DEVICEMAP), f"allocate {nbytes} bytes of host memory")
+        )
         ctypes.memset(address, 0, nbytes)
         pointer = int(check(cu.cuMemHostGetDevicePointer(address, 0), "map host memory"))
         return HostBuffer(self, address, pointer, nbytes)
