@@ -21,7 +21,7 @@ import re
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
@@ -38,6 +38,8 @@ MAX_FILE = 32 << 20
 MAX_TOTAL = 256 << 20
 MAX_DEPTH = 40
 _NAME = re.compile(r"manifest\.json|(?:jobs|results)/[a-z0-9_.-]{1,80}\.json|cubins/[0-9a-f]{64}\.cubin")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+"""Characters that steer a terminal or the reading direction; evidence is printed, so no bundle holds any."""
 _PRIVATE = ("uuid", "serial", "hostname", "pci_bus_id")
 """Device facts that name one very machine; they are left out of a bundle."""
 
@@ -267,7 +269,21 @@ def _json(raw: bytes, name: str) -> dict[str, Any]:
         _bad("malformed", f"{name} is no JSON object")
     if _depth(value) > MAX_DEPTH:
         _bad("malformed", f"{name} is nested more than {MAX_DEPTH} deep")
+    if any(_CONTROL.search(text) for text in _strings(value)):
+        _bad("unsafe", f"{name} holds control characters")
     return value
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string of a JSON value of bounded depth, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
 
 
 def _depth(value: Any) -> int:
@@ -283,6 +299,8 @@ def _depth(value: Any) -> int:
 
 
 def _without_private(value: Any) -> Any:
+    if isinstance(value, str):
+        return _CONTROL.sub(" ", value)
     if isinstance(value, Mapping):
         return {k: _without_private(v) for k, v in value.items() if k not in _PRIVATE}
     return [_without_private(v) for v in value] if isinstance(value, list | tuple) else value

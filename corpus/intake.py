@@ -9,7 +9,6 @@ alone; nothing is written before all are.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,8 @@ from corpus.evidence import CheckRow, ResultRow
 from corpus.kernels import CorpusKernel, kernels
 from corpus.rebuild import Built, rebuilt
 
-MAX_CONDITIONS = 64 << 10
+MAX_ROW = 64 << 10
+MAX_NAME = 80
 MAX_SAMPLES = 1_000
 Action = Literal["added", "replaced", "kept", "refused", "no result"]
 
@@ -107,6 +107,9 @@ def _subject(part: Part, bundle: Bundle, cache_dir: Path | None) -> _Subject:
     """The corpus kernel of a job, once it is sure that the job is about it."""
     job, entry = part.job, part.entry
     assert job is not None
+    device = bundle.manifest.device.get("name")
+    if not isinstance(device, str) or not 0 < len(device) <= MAX_NAME:
+        _refuse("the manifest does not name the device")
     kernel = {k.name: k for k in kernels()}.get(job.kernel)
     if kernel is None:
         _refuse(f"the corpus has no kernel {job.kernel[:80]!r}")
@@ -247,6 +250,8 @@ def _take_bench(out: Intake, s: _Subject, bundle: Bundle, directory: Path) -> No
         bindings=s.job.bindings, target=s.job.target, compiler=s.job.compiler,
         cubin_sha256=str(s.job.launches[0].plans[0]["cubin_sha256"]), command=m.command, date=m.date, commit=m.commit,
     )  # fmt: skip
+    if any(len(r.model_dump_json()) > MAX_ROW for r in rows):
+        _refuse(f"a row would be larger than {MAX_ROW >> 10} kB")
     name = s.kernel.name.replace("-", "_")
     known = out.rows.get(name, evidence.read_rows(directory / f"{name}.json"))
     merged = list(known)
@@ -285,8 +290,6 @@ def rejudge(x: jobs.BenchShape, rule: str) -> None:
         if valid:
             _refuse(f"{where}called {x.verdict} without a time")
         return
-    if len(json.dumps(x.conditions)) > MAX_CONDITIONS:
-        _refuse(f"{where}the conditions are larger than {MAX_CONDITIONS >> 10} kB")
     for t in (x.candidate, *x.baselines):
         if not t.samples_us or len(t.samples_us) > MAX_SAMPLES or not all(0 < v < 1e9 for v in t.samples_us):
             _refuse(f"{where}{t.name[:80]} has no plausible samples")

@@ -97,6 +97,8 @@ def manifest(**change: Any) -> Callable[[Files], None]:
         (manifest(format=2), "bundle/malformed", "format"),
         (manifest(surprise=1), "bundle/malformed", "surprise"),
         (manifest(date="yesterday"), "bundle/malformed", "date"),
+        (manifest(command="\x1b[2Jcake"), "bundle/unsafe", "control characters"),
+        (manifest(packages={"a\u202e": "1"}), "bundle/unsafe", "control characters"),
         (manifest(command="x" * 500), "bundle/malformed", "command"),
         (add("manifest.json", b'{"format": NaN}'), "bundle/malformed", "no JSON number"),
         (add("manifest.json", b"[" * 100_000), "bundle/malformed", "no JSON"),

@@ -118,6 +118,14 @@ def nan(f: dict[str, Any]) -> None:
     timed(f)["candidate"]["samples_us"][0] = -1.0
 
 
+def bloated(f: dict[str, Any]) -> None:
+    timed(f)["conditions"] = {"notes": ["x" * 100_000]}
+
+
+def nameless(f: dict[str, Any]) -> None:
+    f["manifest.json"]["device"]["name"] = "GPU" * 100
+
+
 def fewer_shapes(f: dict[str, Any]) -> None:
     f["results/rmsnorm-bench.json"]["shapes"] = []
 
@@ -196,6 +204,8 @@ def device(f: dict[str, Any]) -> None:
         (no_baseline, "bench", "compared with nothing; the fastest baseline is torch_rms_norm"),
         (other_rule, "bench", "judged by another rule"),
         (nan, "bench", "no plausible samples"),
+        (bloated, "bench", "a row would be larger than 64 kB"),
+        (nameless, "both", "does not name the device"),
         (fewer_shapes, "bench", "timed shapes and modes are not those of the job"),
         (grid, "bench", "launches are not those that this version plans"),
         (device, "bench", "name different devices"),
