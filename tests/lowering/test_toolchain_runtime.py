@@ -16,6 +16,7 @@ import pytest
 from cake_ir.diagnostics import CakeError
 from lowering.plan import Arg, LaunchPlan, TensorMapPlan
 from lowering.runtime import bench, device, errors, host, telemetry, tensor_map
+from lowering.timeline import POINTER
 
 CUBIN = b"\x7fELF fake"
 
@@ -175,6 +176,25 @@ def test_arguments_reach_the_kernel(gpu: device.Device, cu: Any) -> None:
         {"dtype": "BFLOAT16", "pointer": POINTERS["x"], "dims": [256, 100], "strides": [512], "box": [64, 128],
          "steps": [1, 1], "swizzle": "128B", "fill": "NAN_REQUEST_ZERO_FMA"}
     ]  # fmt: skip
+
+
+def test_the_timeline_reaches_an_instrumented_kernel(gpu: device.Device, cu: Any) -> None:
+    args = (Arg("tensor", "y"), Arg("timeline"), Arg("timeline_capacity", value=64), Arg("timeline_stride", value=4))
+    marked = a_plan(args=args, tensor_maps={})
+    with pytest.raises(CakeError, match="no device pointer for %timeline"):
+        host.prepare(gpu, CUBIN, marked, POINTERS)
+    memory = gpu.alloc_host(4096)
+    assert memory.read() == bytes(4096), "zeroed"
+    prepared = host.prepare(gpu, CUBIN, marked, {**POINTERS, POINTER: memory.pointer})
+    prepared.launch(16)
+    at = (ctypes.c_void_p * 4).from_address(cu.launches[0][2])
+    assert ctypes.c_uint64.from_address(at[1]).value == memory.pointer
+    assert ctypes.c_uint32.from_address(at[2]).value == 64 * 8 // 2, "the ring is half a block"
+    assert ctypes.c_uint32.from_address(at[3]).value == 3, "CTAs with none of these bits record"
+    ctypes.memset(memory.address + 8, 7, 1)
+    assert memory.read()[8] == 7
+    memory.free()
+    assert memory.address not in cu.memory
 
 
 def test_launch_attributes(gpu: device.Device, cu: Any) -> None:

@@ -99,6 +99,19 @@ class FakeDriver:
         del self.memory[int(pointer)]
         return (OK,)
 
+    def cuMemHostAlloc(self, size: int, flags: int) -> Any:
+        assert flags == real.CU_MEMHOSTALLOC_DEVICEMAP
+        raw = ctypes.create_string_buffer(b"\xa5" * size, size)
+        self.memory[ctypes.addressof(raw)] = raw
+        return OK, ctypes.addressof(raw)
+
+    def cuMemHostGetDevicePointer(self, address: int, flags: int) -> Any:
+        return OK, real.CUdeviceptr(address)
+
+    def cuMemFreeHost(self, address: int) -> Any:
+        del self.memory[address]
+        return (OK,)
+
     def cuMemcpyHtoD(self, to: Any, source: int, size: int) -> Any:
         ctypes.memmove(int(to), source, size)
         return (OK,)
