@@ -20,6 +20,7 @@ from analyses import symbolic as S
 from analyses.indexvalues import Values
 from analyses.regions import UNCLIPPED
 from analyses.symbolic import Poly, TooLarge, const
+from cake_ir.arithmetic import compile_sx
 from cake_ir.bound import (
     Assume,
     BoundKernel,
@@ -40,7 +41,6 @@ from cake_ir.bound import (
     View,
     WarpsBlock,
     While,
-    compile_sx,
     walk,
 )
 from cake_ir.diagnostics import Span

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cake_ir.arithmetic import compile_sx
 from cake_ir.bound import (
     BoundKernel,
     For,
@@ -23,7 +24,6 @@ from cake_ir.bound import (
     SVar,
     Tensor,
     While,
-    compile_sx,
     sx_vars,
     walk,
 )

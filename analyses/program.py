@@ -9,8 +9,9 @@ from typing import Any
 from analyses import symbolic as S
 from analyses.indexvalues import Values
 from analyses.symbolic import Poly, TooLarge, const
+from cake_ir.arithmetic import compile_sx
 from cake_ir.binding.program import BoundProgram, KernelLaunch
-from cake_ir.bound import SConst, compile_sx
+from cake_ir.bound import SConst
 from cake_ir.diagnostics import Diagnostic, Related, Span, Subject
 from cake_ir.facts import facts_of
 

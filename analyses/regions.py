@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cake_ir.arithmetic import compile_sx
 from cake_ir.bound import (
     Assume,
     BoundKernel,
@@ -17,7 +18,6 @@ from cake_ir.bound import (
     SVar,
     Tensor,
     While,
-    compile_sx,
     sx_vars,
     walk,
 )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cake_ir.arithmetic import compile_sx
 from cake_ir.bound import (
     Assume,
     BarUse,
@@ -32,7 +33,6 @@ from cake_ir.bound import (
     View,
     WarpsBlock,
     While,
-    compile_sx,
     sx_vars,
     walk,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cake_ir.arithmetic import compile_sx
 from cake_ir.bound import (
     Assume,
     BarUse,
@@ -30,7 +31,6 @@ from cake_ir.bound import (
     View,
     WarpsBlock,
     While,
-    compile_sx,
     sx_vars,
     walk,
 )

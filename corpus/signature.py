@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from cake_ir.bound import BoundKernel, SConst, SVar, compile_sx
+from cake_ir.arithmetic import compile_sx
+from cake_ir.bound import BoundKernel, SConst, SVar
 from cake_ir.diagnostics import CakeError, Diagnostic, Related, Span, Subject, error
 from corpus.contract import Contract, Shape
 

@@ -43,7 +43,7 @@ def prepare(directory: Path, spec: Path) -> int:
             print(v["name"], made.log[-500:])
         dims = v["dims"]
         p = plan(emitted, dims, v.get("scalars", {}), 132, cubin_sha256=made.sha256)
-        from cake_ir.bound import compile_sx
+        from cake_ir.arithmetic import compile_sx
 
         env: list[Any] = [0] * len(bound.scalars)
         for n, var in bound.dims.items():

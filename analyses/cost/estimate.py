@@ -14,6 +14,7 @@ from typing import Any
 
 from analyses.cost.work import Rates, Work, let_work, op_work
 from cake_ir import bound as B
+from cake_ir.arithmetic import compile_sx
 from cake_ir.diagnostics import CakeError, error
 
 # Fixed costs in seconds and clocks, assumed (not measured on the user's device); they only matter for small problems.
@@ -82,7 +83,7 @@ class _Walk:
     def value(self, x: Any) -> Any:
         f = self._compiled.get(id(x))
         if f is None:
-            f = self._compiled[id(x)] = B.compile_sx(x)
+            f = self._compiled[id(x)] = compile_sx(x)
         try:
             return f(self.env)
         except (TypeError, ZeroDivisionError, OverflowError):
@@ -166,11 +167,11 @@ def _environment(bound: B.BoundKernel, shape: dict[str, int]) -> tuple[list[Any]
     sms = bound.target.value("sm_count")
     env[bound.builtins["sms"].slot] = sms
     for w in bound.where:
-        if not B.compile_sx(w.cond)(env):
+        if not compile_sx(w.cond)(env):
             raise CakeError(
                 error("language/where-unsatisfied", "language", f"shape {shape} contradicts this condition", w.span)
             )
-    ctas = max(0, int(B.compile_sx(bound.launch.ctas)(env)))
+    ctas = max(0, int(compile_sx(bound.launch.ctas)(env)))
     env[bound.builtins["cta_count"].slot] = ctas
     env[bound.builtins["cluster_count"].slot] = ctas // bound.launch.cluster
     return env, ctas

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from analyses.order import findings as rule
-from cake_ir.bound import BoundKernel, Op, Region, ScalarVar, compile_sx, walk
+from cake_ir.arithmetic import compile_sx
+from cake_ir.bound import BoundKernel, Op, Region, ScalarVar, walk
 from cake_ir.skeleton import compile_skeleton
 from cake_ir.witness import Witness
 

@@ -17,6 +17,7 @@ from analyses.order.fuse import fused
 from analyses.order.log import Log
 from analyses.order.machine import Machine
 from analyses.order.premises import Broken, Ring, Shape, alike, premises
+from cake_ir.arithmetic import compile_sx
 from cake_ir.bound import (
     BoundKernel,
     Buffer,
@@ -29,7 +30,6 @@ from cake_ir.bound import (
     SOp,
     SVar,
     WarpsBlock,
-    compile_sx,
     walk,
 )
 from cake_ir.derive import Derived

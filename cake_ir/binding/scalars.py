@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from cake_ir.bound import _ARITH, SX, ScalarVar, SConst, SOp, SVar, bounded_product
+from cake_ir.arithmetic import ARITH
+from cake_ir.bound import SX, ScalarVar, SConst, SOp, SVar, bounded_product
 
 ZERO, ONE = SConst(0), SConst(1)
 STATIC_MAX = 2**63 - 1
@@ -45,7 +46,7 @@ def sop(op: str, *args: SX, dtype: str | None = None) -> SX:
             return SConst(
                 float(values[0]) if dtype == "f32" else int(values[0]) if dtype == "i32" else values[0], dtype
             )
-        if not (op in ("//", "%", "/", "ceil_div") and values[1] == 0) and op in _ARITH:
+        if not (op in ("//", "%", "/", "ceil_div") and values[1] == 0) and op in ARITH:
             return SConst(_fold(op, values), dtype)
     if op == "select" and isinstance(args[0], SConst):
         return args[1] if args[0].value else args[2]
@@ -90,7 +91,7 @@ def _fold(op: str, values: list[int | float | bool]) -> int | float | bool:
     """One folded operation. Operands fit 64 bits, so only a shift could be expensive; results must fit too."""
     if op in ("<<", ">>") and not 0 <= values[1] < 64:
         raise StaticRange(f"a shift by {values[1]}; shifts are 0 .. 63")
-    result = _ARITH[op](*values)
+    result = ARITH[op](*values)
     if isinstance(result, int) and abs(result) > STATIC_MAX:
         raise StaticRange("a static integer outside 64 bits")
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from cake_ir.arithmetic import compile_sx
 from cake_ir.bound import (
     SX,
     BoundKernel,
@@ -16,7 +17,6 @@ from cake_ir.bound import (
     SetScalar,
     SOp,
     SVar,
-    compile_sx,
     sx_vars,
     walk,
 )

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cake_ir import bound as B
+from cake_ir.arithmetic import compile_sx
 from cake_ir.dtypes import DTYPES
 from cake_ir.layouts import Layout, TileType, base_of, placement
 from lowering.emission.context import Context, possible_bits
@@ -36,7 +37,7 @@ def evaluate(c: Context, x: B.SX, thread: int) -> int:
     for v in B.sx_vars(expanded):
         env[v.slot] = values[v.name]
     size = max(env, default=0) + 1
-    return B.compile_sx(expanded)([env.get(i) for i in range(size)])
+    return compile_sx(expanded)([env.get(i) for i in range(size)])
 
 
 CASES = [
@@ -116,4 +117,4 @@ def test_possible_bits_never_misses_a_bit():
         mask = possible_bits(x)
         assert mask is not None
         for value in range(32):
-            assert B.compile_sx(x)([value]) & ~mask == 0
+            assert compile_sx(x)([value]) & ~mask == 0

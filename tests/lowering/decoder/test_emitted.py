@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import cake_ir
-from cake_ir.bound import Op, ScalarVar, SConst, View, compile_sx, sx_vars, walk
+from cake_ir.arithmetic import compile_sx
+from cake_ir.bound import Op, ScalarVar, SConst, View, sx_vars, walk
 from corpus.kernels import kernels
 from lowering.emission import Emitted, emit
 from tests.lowering.decoder import barrier, instruction_descriptor, matrix_descriptor, tensor_map, tensor_memory

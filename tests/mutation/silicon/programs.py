@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from cake_ir.bound import BoundKernel, SConst, SOp, SVar, compile_sx
+from cake_ir.arithmetic import compile_sx
+from cake_ir.bound import BoundKernel, SConst, SOp, SVar
 from corpus.contract import contracts
 from corpus.kernels import kernels
 from tests.mutation import subjects as judged
