@@ -12,7 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from cake_ir.bound import Assume, BarUse, BoundKernel, If, Op, SConst, SetScalar, SOp, SVar, View, sx_vars, walk
+from cake_ir.bound import Assume, BarUse, BoundKernel, Op, SConst, SOp, SVar, View, sx_vars, walk
+from cake_ir.controls import DIM_LIMIT, controlling, divisors_of, guarded_by_cta, thresholds
 from cake_ir.diagnostics import Span
 from cake_ir.events import Endless
 from cake_ir.memo import memo
@@ -29,7 +30,6 @@ from cake_ir.skeleton import (
 )
 
 MAX_WITNESSES = 12
-DIM_LIMIT = 8192
 PROBE_LIMIT = 1200
 REACH_TRIES = 11
 CORNERS = 4
@@ -91,32 +91,6 @@ def traces(bound: BoundKernel, witness: Witness) -> list[AgentTrace]:
     return found
 
 
-def _divisors(bound: BoundKernel) -> list[int]:
-    """Constants that the kernel divides by: the tile sizes."""
-    found: set[int] = set()
-
-    def visit(x: Any) -> None:
-        if isinstance(x, SOp):
-            if x.op in ("//", "ceil_div", "%") and isinstance(x.args[1], SConst):
-                found.add(int(x.args[1].value))
-            for a in x.args:
-                visit(a)
-
-    visit(bound.launch.ctas)
-    for s in walk(bound.body):
-        for attr in ("start", "stop", "step", "cond", "value"):
-            visit(getattr(s, attr, None))
-        for attr in ("step",):
-            x = getattr(s, attr, None)
-            if isinstance(x, SConst):
-                found.add(int(x.value))
-        operands = getattr(s, "operands", None)
-        for v in (operands or {}).values():
-            for d in getattr(v, "dims", ()):
-                visit(getattr(d, "start", None))
-    return sorted(d for d in found if 1 < d <= DIM_LIMIT)
-
-
 def iter_events(events: list[Event]) -> Any:
     """All events, the warps of a `warps()` block one after the other."""
     for e in events:
@@ -133,16 +107,16 @@ class _Search:
     def __init__(self, bound: BoundKernel) -> None:
         self.bound = bound
         self.skeleton: Skeleton = compile_skeleton(bound)
-        used = _controlling(bound)
+        used = controlling(bound)
         # integer arguments that loops or conditions name are chosen like extents
         self.unknowns = {**bound.dims, **{a.name: a for a in bound.args if a.dtype == "i32" and a in used}}
         self.names = list(self.unknowns)
-        self.by_cta = any(v.kind in ("cta", "cluster_id") for v in used) and _guarded(bound)
+        self.by_cta = any(v.kind in ("cta", "cluster_id") for v in used) and guarded_by_cta(bound)
         self.cluster = bound.launch.cluster
         self.stages = sorted(
             {b.stages for b in bound.barriers if b.kind == "mbarrier"} | {b.stages for b in bound.buffers if b.staged}
         )
-        self.uses_sms = "sms" in bound.builtins and bound.builtins["sms"] in _launch_vars(bound)
+        self.uses_sms = "sms" in bound.builtins and bound.builtins["sms"] in sx_vars(bound.launch.ctas)
         masks = any(isinstance(s, Op) and s.name == "row_bits" for s in walk(bound.body))
         self.data = bool(self.skeleton.int_loads or self.skeleton.data_control or masks)
         self.bounds = self.data_bounds()
@@ -277,7 +251,7 @@ class _Search:
             return WitnessSet((), (), ("no extents were found that satisfy `where`",))
         many = 64 * self.cluster
         granules = [self.granule(base, i) for i in range(len(base))]
-        divisors = _divisors(self.bound)
+        divisors = divisors_of(self.bound)
         small = tuple(self.smallest(base, i, granules[i]) for i in range(len(base)))
         if not self.admits(small):
             small = base
@@ -448,7 +422,7 @@ class _Search:
         """Witnesses in which an extent is 0 that none of the others empties: a path without work may skip its part of a
         handshake, whether or not barriers stand inside the loop."""
         found: list[Witness] = []
-        used = _controlling(self.bound)
+        used = controlling(self.bound)
         for i, name in enumerate(self.names):
             values = (*self.small[:i], 0, *self.small[i + 1 :])
             if (
@@ -470,7 +444,7 @@ class _Search:
         if "sms" in self.bound.builtins:
             slots[self.bound.builtins["sms"]] = "sms"
         found: list[Witness] = []
-        for var, v in _thresholds(self.bound, slots):
+        for var, v in thresholds(self.bound, slots):
             name = slots[var]
             if len(found) == CORNERS or any((w.sms if name == "sms" else w.shape[name]) == v for w in chosen.values()):
                 continue
@@ -598,62 +572,3 @@ def _counted(op: Op, kind: type) -> int:
 def _executed(bound: BoundKernel, w: Witness) -> set[int]:
     """Sites of the ops that a witness runs."""
     return rehearsal(bound).run(w.shape, w.sms, w.oracle, w.ctas, RUN_LIMIT).executed()
-
-
-def _controlling(bound: BoundKernel) -> set[Any]:
-    """Scalars that loop bounds and conditions name, through the values of others too."""
-    defs: dict[Any, list[Any]] = {}
-    used: set[Any] = set()
-    for s in walk(bound.body):
-        if isinstance(s, SetScalar):
-            defs.setdefault(s.var, []).append(s.value)
-        for attr in ("start", "stop", "step", "cond"):
-            x = getattr(s, attr, None)
-            if not isinstance(s, Assume) and isinstance(x, (SConst, SOp, SVar)):
-                used |= sx_vars(x)
-    todo = list(used)
-    while todo:
-        for x in defs.get(todo.pop(), ()):
-            new = sx_vars(x) - used
-            used |= new
-            todo += new
-    return used
-
-
-def _thresholds(bound: BoundKernel, unknown: dict[Any, str]) -> list[tuple[Any, int]]:
-    """(variable, value): the values next to each constant that a comparison has on its other side."""
-    found: dict[tuple[Any, int], None] = {}
-
-    def visit(x: Any) -> None:
-        if not isinstance(x, SOp):
-            return
-        if x.op in _ABOVE:
-            (a, b), op = x.args, x.op
-            if isinstance(a, SConst):
-                a, b, op = b, a, _ABOVE[op]
-            if isinstance(a, SVar) and a.var in unknown and isinstance(b, SConst) and 0 <= b.value <= DIM_LIMIT:
-                c = int(b.value) - (op in ("<", ">="))
-                found.update({(a.var, v): None for v in (c, c + 1) if v >= 0})
-        for arg in x.args:
-            visit(arg)
-
-    for s in walk(bound.body):
-        if not isinstance(s, Assume):
-            for attr in ("start", "stop", "step", "cond", "value"):
-                visit(getattr(s, attr, None))
-    return list(found)
-
-
-_ABOVE = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
-"""Comparisons, and what they become with their sides exchanged."""
-
-
-def _guarded(bound: BoundKernel) -> bool:
-    """Whether a condition or a remainder of the CTA's number decides what a CTA does, beyond which tile it takes."""
-    return any(
-        isinstance(s, If) and any(v.kind in ("cta", "cluster_id") for v in sx_vars(s.cond)) for s in walk(bound.body)
-    )
-
-
-def _launch_vars(bound: BoundKernel) -> set[Any]:
-    return sx_vars(bound.launch.ctas)
