@@ -13,10 +13,11 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
 
+from analyses.order.forms import Broken, Ring, Shape, alike
 from analyses.order.fuse import fused
 from analyses.order.log import Log
 from analyses.order.machine import Machine
-from analyses.order.premises import Broken, Ring, Shape, alike, premises
+from analyses.order.premises import premises
 from cake_ir.arithmetic import compile_sx
 from cake_ir.bound import (
     BoundKernel,

@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter as Counting
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Any
 
+from analyses.order.forms import (
+    SAME_IN_ALL_CTAS,
+    Broken,
+    Counter,
+    Place,
+    Ring,
+    Shape,
+    deep_vars,
+    increment,
+    is_one,
+    parts_of,
+    same,
+)
 from cake_ir.binding.scalars import interval
 from cake_ir.bound import (
     SX,
@@ -33,89 +45,11 @@ from cake_ir.bound import (
     sx_vars,
     walk,
 )
+from cake_ir.controls import FLIPPED
 from cake_ir.diagnostics import Span
 from cake_ir.skeleton import compile_skeleton, fragments, tracked_fragments
 
 GLOBAL_ONLY = frozenset({"load", "load_scalar", "store", "store_scalar", "prefetch"})
-FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
-SAME_IN_ALL_CTAS = frozenset({"dim", "scalar", "sms", "cta_count", "cluster_count"})
-
-
-class Broken(Exception):
-    """A premise does not hold. The text names the premise and what breaks it."""
-
-    def __init__(self, text: str, span: Span | None = None) -> None:
-        super().__init__(text if span is None else f"{text} (line {span.line})")
-
-
-@dataclass(frozen=True)
-class Counter:
-    """How a number grows: `step` per round of the symbolic loop at `level` (1 outermost, 0: it never does)."""
-
-    level: int
-    step: int
-
-
-@dataclass(eq=False)
-class Ring:
-    """The uses of one staged buffer or barrier ring. low .. high: offsets from its counter over all places."""
-
-    name: str
-    stages: int
-    span: Span
-    counter: Counter = Counter(0, 0)
-    late: Span | None = None
-    """Where a fixed number is used inside or after the loops."""
-    low: float = math.inf
-    high: float = -math.inf
-    places: set[tuple[int, int, frozenset[int]]] = field(default_factory=set)
-    """(level of the counter, symbolic loops around, levels of the guards around) of every use."""
-
-    @property
-    def outside(self) -> bool:
-        """Used outside the loop that advances it, or only in some of its rounds."""
-        level = self.counter.level
-        return any(not own or depth < level or any(g <= level for g in guards) for own, depth, guards in self.places)
-
-    @property
-    def window(self) -> int:
-        """Rounds between which two ops on the ring can be neighbours: the slot repeats after stages / gcd(stages, step)
-        rounds, offsets add their distance, and a number read before or after its increment differs by a round."""
-        c = self.counter
-        if not c.level:
-            return 1
-        spread = math.ceil((self.high - self.low) / c.step)
-        return max(self.stages // math.gcd(self.stages, c.step), math.ceil(self.stages / c.step)) + spread + 1
-
-
-@dataclass
-class Shape:
-    """What the premises give: the symbolic loops (outermost first), how deep their first and last rounds differ, after how
-    many rounds conditions on remainders repeat, the least number of rounds, the rings."""
-
-    loops: list[For] = field(default_factory=list)
-    cycle: list[int] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
-    last: list[int] = field(default_factory=list)
-    least: list[int] = field(default_factory=list)
-    rings: dict[Any, Ring] = field(default_factory=dict)
-    overlaid: list[Buffer] = field(default_factory=list)
-    marks: dict[For, ScalarVar] = field(default_factory=dict)
-    values: dict[Any, SX] = field(default_factory=dict)
-    """Conditions (by If) and assigned values (by SetScalar) with the end of a loop replaced by its number of rounds."""
-    steady: bool = True
-    """No ring of the inner loop is used outside of it or in some of its rounds only."""
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a statement stands: symbolic loops around it, rounds of constant loops around it, the levels of loops in some
-    rounds of which alone guards let it run, whether there is a branch at all around it."""
-
-    loops: tuple[For, ...] = ()
-    times: int = 1
-    partial: frozenset[int] = frozenset()
-    guarded: bool = False
 
 
 def premises(bound: BoundKernel) -> Shape:
@@ -131,7 +65,7 @@ class _Reader:
         self.shape = Shape()
         self.loops: dict[ScalarVar, For] = {}
         self.fixed: set[ScalarVar] = set()
-        self.sets: dict[ScalarVar, list[tuple[SetScalar, _Place]]] = {}
+        self.sets: dict[ScalarVar, list[tuple[SetScalar, Place]]] = {}
         self.ranges: dict[ScalarVar, tuple[float, float]] = dict(bound.notes.get("ranges", {}))
         self.marks: dict[For, ScalarVar] = {}
         self.after = False
@@ -147,8 +81,8 @@ class _Reader:
         self.shape.first = [1] * len(self.shape.loops)
         self.shape.last = [0] * len(self.shape.loops)
         self.shape.cycle = [1] * len(self.shape.loops)
-        self._sets(self.bound.body, _Place())
-        self._body(self.bound.body, _Place())
+        self._sets(self.bound.body, Place())
+        self._body(self.bound.body, Place())
         self._rings()
         self.shape.marks = self.marks
         for s in walk(self.bound.body):
@@ -252,7 +186,7 @@ class _Reader:
         definitions = self.bound.notes.get("definitions", {})
         whole = self.bound.launch.cluster == 1
         for x in (s.start, s.stop, s.step):
-            for v in sorted(_deep(x, definitions), key=lambda v: v.slot):
+            for v in sorted(deep_vars(x, definitions), key=lambda v: v.slot):
                 same = v.kind in SAME_IN_ALL_CTAS or v.kind == "cluster_id" or (v.kind == "cta" and whole)
                 if v in self.loaded or v in self.skeleton.tainted:
                     raise Broken(f"the length of the loop depends on loaded data ({v.name})", s.span)
@@ -268,11 +202,11 @@ class _Reader:
 
     # ---- assignments
 
-    def _sets(self, body: Iterable[Any], at: _Place) -> None:
+    def _sets(self, body: Iterable[Any], at: Place) -> None:
         for s in body:
             if isinstance(s, SetScalar):
                 self.sets.setdefault(s.var, []).append((s, at))
-            for inner, place in _parts(s, at, self.loops, guarded=True):
+            for inner, place in parts_of(s, at, self.loops, guarded=True):
                 self._sets(inner, place)
 
     def constant(self, x: SX) -> bool:
@@ -307,7 +241,7 @@ class _Reader:
             raise Broken(f"{v.name} depends on the shape", span)
         level, step, begins = 0, 0, 0
         for s, at in self.sets[v]:
-            grow = _increment(s)
+            grow = increment(s)
             if grow is None:
                 if at.loops or not self.constant(s.value):
                     raise Broken(f"{v.name} is set anew to what is not a running count", s.span)
@@ -322,7 +256,7 @@ class _Reader:
             raise Broken(f"{v.name} begins {begins} times", span)
         return Counter(level, step)
 
-    def linear(self, x: SX, at: _Place, span: Span) -> tuple[Counter, float, float]:
+    def linear(self, x: SX, at: Place, span: Span) -> tuple[Counter, float, float]:
         """(counter, lowest offset, highest offset) of a use number. Raises Broken."""
         terms, rest = self._terms(x, 1, at, span)
         low, high = rest
@@ -334,7 +268,7 @@ class _Reader:
         if times <= 0:
             raise Broken(f"a use number falls as {v.name} grows", span)
         c = self.counter_of(v, span)
-        begin = next((s.value for s, _ in self.sets.get(v, []) if _increment(s) is None), SConst(0))
+        begin = next((s.value for s, _ in self.sets.get(v, []) if increment(s) is None), SConst(0))
         if v in self.loops:
             begin = self.loops[v].start
         first = self._interval(begin)
@@ -356,7 +290,7 @@ class _Reader:
         self,
         x: SX,
         times: int,
-        at: _Place,
+        at: Place,
         span: Span,
         why: str = "a use number is not a running count plus a constant",
     ) -> tuple[dict[ScalarVar, int], tuple[float, float]]:
@@ -365,7 +299,7 @@ class _Reader:
             return {}, (min(low * times, high * times), max(low * times, high * times))
         if isinstance(x, SVar):
             sets = self.sets.get(x.var, [])
-            if x.var not in self.loops and len(sets) == 1 and _increment(sets[0][0]) is None:
+            if x.var not in self.loops and len(sets) == 1 and increment(sets[0][0]) is None:
                 made, where = sets[0]
                 if where.loops != at.loops or where.guarded:
                     raise Broken(f"{x.var.name} keeps a count of another round", span)
@@ -386,7 +320,7 @@ class _Reader:
 
     def _blame(self, x: SX, span: Span) -> None:
         known = {v: s[0][0].value for v, s in self.sets.items() if len(s) == 1}
-        for v in sorted(_deep(x, known), key=lambda v: v.slot):  # a set has another order in each process
+        for v in sorted(deep_vars(x, known), key=lambda v: v.slot):  # a set has another order in each process
             if v in self.loaded or v in self.skeleton.tainted:
                 raise Broken(f"a number depends on loaded data ({v.name})", span)
             if v.kind in SAME_IN_ALL_CTAS or v.kind in ("cta", "cluster_id"):
@@ -394,7 +328,7 @@ class _Reader:
 
     # ---- guards
 
-    def guard(self, x: SX, at: _Place, span: Span) -> frozenset[int]:
+    def guard(self, x: SX, at: Place, span: Span) -> frozenset[int]:
         """Checks a condition; the levels of the loops whose rounds it tells apart. Raises Broken."""
         if self.constant(x):
             return frozenset()
@@ -420,7 +354,7 @@ class _Reader:
         if ends:
             loop = next(s for s, m in self.marks.items() if m is ends[0])
             want = {loop.var: 1, ends[0]: -1}
-            unit = isinstance(loop.start, SConst) and loop.start.value == 0 and _is_one(loop.step)
+            unit = isinstance(loop.start, SConst) and loop.start.value == 0 and is_one(loop.step)
             level = self.shape.loops.index(loop)
             if unit and len(left) == 1:  # whether the loop has more rounds than a constant
                 self.shape.first[level] = max(self.shape.first[level], math.ceil(far / abs(left[ends[0]])) + 2)
@@ -443,7 +377,7 @@ class _Reader:
             if not c.level:
                 return frozenset()
             level, step = c.level - 1, c.step
-            start = next(s.value for s, _ in self.sets[v] if _increment(s) is None)
+            start = next(s.value for s, _ in self.sets[v] if increment(s) is None)
             begin = int(max(map(abs, self._interval(start))))
             if level and len(self.shape.loops) > 1:
                 raise Broken(f"a condition on {v.name}, which runs on over the rounds of the loop around it", span)
@@ -451,7 +385,7 @@ class _Reader:
         self.shape.first[level] = max(self.shape.first[level], reach)
         return frozenset({level + 1})
 
-    def _remainder(self, x: SOp, at: _Place, span: Span) -> frozenset[int] | None:
+    def _remainder(self, x: SOp, at: Place, span: Span) -> frozenset[int] | None:
         """A condition on a running count modulo a constant, which repeats; None when x is no such condition."""
         for a, b in ((x.args[0], x.args[1]), (x.args[1], x.args[0])):
             if isinstance(a, SOp) and a.op == "%" and isinstance(a.args[1], SConst) and self.constant(b):
@@ -469,7 +403,7 @@ class _Reader:
                 return frozenset({1})
         return None
 
-    def _side(self, x: SX, at: _Place, span: Span) -> tuple[dict[ScalarVar, int], tuple[float, float]]:
+    def _side(self, x: SX, at: Place, span: Span) -> tuple[dict[ScalarVar, int], tuple[float, float]]:
         return self._terms(
             self.mark(x), 1, at, span, "a condition is not a comparison of a running count with a constant"
         )
@@ -480,7 +414,7 @@ class _Reader:
             return x
         if not self.ends:
             for loop, var in self.marks.items():
-                if isinstance(loop.start, SConst) and loop.start.value == 0 and _is_one(loop.step):
+                if isinstance(loop.start, SConst) and loop.start.value == 0 and is_one(loop.step):
                     self.ends.append((self.plain(loop.stop), var))
         for end, var in self.ends:
             if same(self.plain(x), end):
@@ -502,7 +436,7 @@ class _Reader:
 
     # ---- the body
 
-    def _body(self, body: Iterable[Any], at: _Place) -> None:
+    def _body(self, body: Iterable[Any], at: Place) -> None:
         for s in body:
             if isinstance(s, Op) and self.relevant(s):
                 self._op(s, at)
@@ -512,7 +446,7 @@ class _Reader:
                     continue
                 if s in self.skeleton.data_control:
                     raise Broken(f"a condition on loaded data decides whether {_name(seen)} runs", s.span)
-                place = _Place(at.loops, at.times, at.partial | self.guard(s.cond, at, s.span), True)
+                place = Place(at.loops, at.times, at.partial | self.guard(s.cond, at, s.span), True)
                 self._body(s.then, place)
                 self._body(s.orelse, place)
                 continue
@@ -520,11 +454,11 @@ class _Reader:
                 continue
             if isinstance(s, For) and s.var in self.loops and at.partial:
                 raise Broken("a condition decides in which rounds an inner loop runs", s.span)
-            for inner, place in _parts(s, at, self.loops):
+            for inner, place in parts_of(s, at, self.loops):
                 self._body(inner, place)
             self.after = self.after or (isinstance(s, For) and s.var in self.loops)
 
-    def _op(self, s: Op, at: _Place) -> None:
+    def _op(self, s: Op, at: Place) -> None:
         if s.attrs.get("scope") == "grid":
             raise Broken("a barrier of the whole grid joins clusters that run different numbers of rounds", s.span)
         for name, v in s.operands.items():
@@ -553,7 +487,7 @@ class _Reader:
             elif isinstance(v, tuple) and any(isinstance(x, (SVar, SOp)) and not self.constant(x) for x in v):
                 raise Broken(f"{name} of {s.name} changes from round to round", s.span)
 
-    def _use(self, what: Any, use: SX, s: Op, at: _Place) -> None:
+    def _use(self, what: Any, use: SX, s: Op, at: Place) -> None:
         counter, low, high = self.linear(use, at, s.span)
         ring = self.shape.rings.get(what)
         if ring is None:
@@ -586,80 +520,6 @@ class _Reader:
                 why = "shares storage" if what in self.shape.overlaid else "is used outside the loop that advances it"
                 text = f"the ring {ring.name} {why}, so what meets depends on the length modulo its stages"
                 raise Broken(text, ring.span)
-
-
-def _parts(
-    s: Any, at: _Place, loops: dict[ScalarVar, For], guarded: bool = False
-) -> Iterator[tuple[tuple[Any, ...], _Place]]:
-    """The statement lists inside a statement with their places. guarded: branches count as guards."""
-    if isinstance(s, For):
-        if s.var in loops:
-            yield s.body, _Place((*at.loops, s), at.times, at.partial, at.guarded)
-        else:
-            fixed = all(isinstance(x, SConst) for x in (s.start, s.stop, s.step))
-            times = len(range(s.start.value, s.stop.value, s.step.value)) if fixed else 0  # type: ignore[union-attr,arg-type]
-            yield s.body, _Place(at.loops, at.times * times, at.partial, at.guarded or not fixed)
-    elif isinstance(s, If):
-        place = _Place(at.loops, at.times, at.partial, at.guarded or guarded)
-        yield s.then, place
-        yield s.orelse, place
-    elif isinstance(s, While):
-        yield s.prelude + s.body, _Place(at.loops, at.times, at.partial, True)
-    elif isinstance(s, WarpsBlock):
-        yield s.body, _Place(at.loops, at.times, at.partial, at.guarded or guarded)
-    elif getattr(s, "body", None):
-        yield s.body, at
-
-
-def _increment(s: SetScalar) -> int | None:
-    """The constant by which an assignment lets its variable grow, or None."""
-    x = s.value
-    if isinstance(x, SOp) and x.op == "+" and isinstance(x.args[0], SVar) and x.args[0].var is s.var:
-        return int(x.args[1].value) if isinstance(x.args[1], SConst) else 0
-    return 0 if s.var in sx_vars(x) else None
-
-
-def _is_one(x: SX) -> bool:
-    return isinstance(x, SConst) and x.value == 1
-
-
-def _deep(x: SX, definitions: Any, depth: int = 0) -> set[ScalarVar]:
-    """The variables of x and of what their definitions read."""
-    found: set[ScalarVar] = set()
-    for v in sx_vars(x):
-        found.add(v)
-        if v in definitions and depth < 16:
-            found |= _deep(definitions[v], definitions, depth + 1)
-    return found
-
-
-def same(a: SX, b: SX) -> bool:
-    """Structural equality."""
-    if isinstance(a, SConst) and isinstance(b, SConst):
-        return a.value == b.value
-    if isinstance(a, SVar) and isinstance(b, SVar):
-        return a.var is b.var
-    return (
-        isinstance(a, SOp)
-        and isinstance(b, SOp)
-        and a.op == b.op
-        and len(a.args) == len(b.args)
-        and all(same(x, y) for x, y in zip(a.args, b.args, strict=True))
-    )
-
-
-def alike(a: For, b: For, definitions: Mapping[ScalarVar, SX]) -> bool:
-    """Whether two loops run over the same numbers, by their text and nothing that loops or roles change."""
-
-    def plain(x: SX, depth: int = 0) -> SX:
-        if isinstance(x, SVar):
-            made = definitions.get(x.var)
-            return x if made is None or depth > 16 else plain(made, depth + 1)
-        return SOp(x.op, tuple(plain(y, depth) for y in x.args), x.dtype) if isinstance(x, SOp) else x
-
-    pairs = [(plain(x), plain(y)) for x, y in ((a.start, b.start), (a.stop, b.stop), (a.step, b.step))]
-    shared = SAME_IN_ALL_CTAS | {"cluster_id", "cta", "cluster_rank", "loop"}
-    return all(same(x, y) for x, y in pairs) and all(v.kind in shared for x, _ in pairs for v in sx_vars(x))
 
 
 def _name(s: Any) -> str:

@@ -10,9 +10,10 @@ import pytest
 
 from analyses import verify_text
 from analyses.order import check_order, cutoff
+from analyses.order.forms import Broken
 from analyses.order.log import Log
 from analyses.order.machine import Machine
-from analyses.order.premises import Broken, premises
+from analyses.order.premises import premises
 from cake_ir import bind, parse
 from cake_ir.bound import BoundKernel
 from cake_ir.derive import Derived, derive
