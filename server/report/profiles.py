@@ -12,6 +12,7 @@ from typing import Any
 
 from server.report import units
 from server.report.picture import KINDS, Picture, detail, overview, role_bars
+from server.report.records import MISFIT
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def view(profile: Mapping[str, Any], source: str, *, compact: bool = False) -> V
     """The view of a profile. compact: a small picture, for a page with many. Raises ValueError when it is malformed."""
     try:
         return _view(profile, source, compact)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as exc:
+    except MISFIT as exc:
         raise ValueError(f"the profile is not of the form of docs/measuring.md ({type(exc).__name__}: {exc})") from exc
 
 

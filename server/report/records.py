@@ -29,8 +29,8 @@ from server.steps import verdictless
 if TYPE_CHECKING:
     from cake_ir.bound import BoundKernel
 
-MISFIT = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""What reading a record of another form raises."""
+MISFIT = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
+"""What reading a record of another form raises; ArithmeticError: numbers beyond all floats."""
 
 _LONGEST_US = 1e12
 _MOST = 1e30

@@ -236,6 +236,23 @@ def test_odd_numbers_do_not_break_a_page(store: Store, odd: float) -> None:
     )
 
 
+def test_numbers_beyond_all_floats_are_named_not_fatal(store: Store) -> None:
+    huge = shape(256, "slower", 0.5)
+    huge["shape"]["M"] = 10**400
+    other = shape(512, "slower", 0.5)
+    other["candidate"]["batch"] = float("inf")
+    keep(store, "bench", bench("x", [huge, other, shape(1024, "faster", 1.5)]))
+    endless = profile(ctas=1, steps=2)
+    endless["timeline"]["kernel_us"] = float("inf")
+    keep(store, "profile", endless)
+    found = gather(store)
+    assert "not of the form" in evidence_page(found)
+    assert (
+        len(found.timings) + len(found.missing["timings"]) >= 3
+        and "does not count the work" in found.missing["roofline"][0]
+    )
+
+
 def test_no_row_of_a_broken_timing_looks_won(store: Store) -> None:
     rows = [{**shape(256, "faster", 2.0), "verdict": "invalid", "message": "throttled"}, shape(512, "slower", 0.5)]
     withheld = {**shape(768, "faster", 2.0), "verdict": "inconclusive", "message": "the clocks differed"}
