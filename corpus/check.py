@@ -72,7 +72,8 @@ class CaseResult(_Model):
 class CheckResult(_Model):
     """The check of one kernel. `passed` needs at least one case that ran and none that failed.
 
-    `secret` is the secret half of the seed, disclosed after the run so that it can be repeated.
+    `secret` is the secret half of the seed, disclosed after the run so that it can be repeated. `soak`: how many launches
+    of one small shape ran back to back on a device, and what error rate that bounds.
     """
 
     contract: str
@@ -86,6 +87,7 @@ class CheckResult(_Model):
     cases: tuple[CaseResult, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     judge_selftest: str = ""
+    soak: str = ""
     seconds: float = 0.0
 
 

@@ -27,7 +27,7 @@ from corpus.check import CaseResult, from_verdict, shape_text
 from corpus.contract import Case, Contract
 from corpus.distributions import fresh_secret
 from corpus.gpu_buffers import Buffers, Env, Run
-from corpus.gpu_check import FATAL, Progress, Trial, allocate, launcher
+from corpus.gpu_check import FATAL, Progress, Trial, allocate, launcher, t_bytes
 from corpus.jobs import VALID, Bench, BenchShape, BenchVerdict, Job, Launch, Mode, Timing, bad
 
 SUSPICIOUS = 3.0
@@ -75,16 +75,6 @@ def floor_us(env: Env, job: Job, contract: Contract, launch: Launch, mode: Mode,
     by_flops = contract.flops(launch.shape) / flop_rate if flop_rate else 0.0
     by_bytes = traffic / byte_rate if byte_rate else 0.0
     return max(by_flops, by_bytes) * 1e6
-
-
-def t_bytes(contract: Contract, launch: Launch, name: str) -> int:
-    """Bytes of one tensor."""
-    from math import prod
-
-    from corpus.arrays import element
-
-    spec = contract.tensor(name)
-    return prod(contract.extents(spec, launch.shape)) * element(contract.dtype(spec, launch.dtypes)).bytes
 
 
 def rule() -> str:
@@ -224,7 +214,7 @@ class _Timing:
         run = launcher(env, job, launch, first.pointers)
         trial = Trial(first, contract, launch, self.case, inputs, run)
         if not self._record(trial.judge(2), "before timing"):
-            return _failed(launch, self.mode, "incorrect", f"before timing: {self.checks[-1].message}", self.checks)
+            return _failed(launch, self.mode, "incorrect", self.checks[-1].message, self.checks)
         self.runs = [run, *(self._another(inputs) for _ in range(self._copies() - 1))]
         contenders = self._contenders()
         result = self._time(self.runs, contenders)

@@ -5,7 +5,7 @@ the last while a second stream keeps the memory busy) that must agree bit by bit
 multiprocessors where the grid depends on them, guard bands and inputs verified after every run, launch and sticky
 errors checked after every launch, comparison with the float64 oracle (on the device when torch is there). Every other
 case runs on pointers that are aligned to 16 bytes and no more. Once per job the judge must reject a launch that never
-happened and a result with one wrong tile.
+happened and a result with one wrong tile, and one small shape is launched thousands of times (`corpus.gpu_soak`).
 
 The order in which the hardware starts CTAs cannot be chosen. What is done instead changes it in fact: the load of the
 second stream, and the launch for fewer multiprocessors, whose CTAs meet other tiles.
@@ -16,12 +16,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from cake_ir.diagnostics import CakeError
 from corpus import compare as cmp
+from corpus.arrays import element
 from corpus.check import (
     CaseResult,
     CheckResult,
@@ -36,6 +38,7 @@ from corpus.check import (
 from corpus.contract import Case, Contract
 from corpus.edges import DISTRIBUTIONS as EDGE_DISTRIBUTIONS
 from corpus.gpu_buffers import Buffers, Env, Run
+from corpus.gpu_soak import ASIDE_BYTES, LARGEST, soak
 from corpus.jobs import Job, Launch
 from lowering.plan import BASE_ALIGNMENT
 
@@ -78,6 +81,12 @@ def run_check(env: Env, job: Job, contract: Contract, secret: int, progress: Pro
                 dead = "the device context did not survive an earlier fault"
         cases.append(result)
         failures += result.verdict in ("failed", "error")
+    soaked = ""
+    if job.soak and not failures and any(c.verdict == "passed" for c in cases):
+        progress(len(todo), len(todo), "back to back")
+        soaked, trouble = _soak(env, job, contract, secret)
+        cases += [trouble] if trouble else []
+        dead = "a fault" if trouble and trouble.cause in FATAL else ""
     if not dead and not env.device.healthy():
         text = "the device does not answer a health probe after the last launch"
         cases.append(outcome(job.launches[-1], todo[-1][1], "error", "lowering/device-fault", text))
@@ -85,7 +94,7 @@ def run_check(env: Env, job: Job, contract: Contract, secret: int, progress: Pro
         selftest += "; on the device it rejects a launch that never happened and one wrong tile"
     return CheckResult(
         contract=contract.name, contract_digest=contract.digest, kernel=job.kernel, on="gpu", seed=job.seed,
-        secret=f"{secret:032x}", cases=tuple(cases), judge_selftest=selftest,
+        secret=f"{secret:032x}", cases=tuple(cases), judge_selftest=selftest, soak=soaked,
         seconds=round(time.monotonic() - start, 3), **conclude(cases),
     )  # fmt: skip
 
@@ -163,6 +172,52 @@ def run_case(
     return done.model_copy(update={"at": at, "edge": launch.edge, "facts": {**done.facts, **more}})
 
 
+def t_bytes(contract: Contract, launch: Launch, name: str) -> int:
+    """Bytes of one tensor."""
+    spec = contract.tensor(name)
+    return prod(contract.extents(spec, launch.shape)) * element(contract.dtype(spec, launch.dtypes)).bytes
+
+
+def _soak(env: Env, job: Job, contract: Contract, secret: int) -> tuple[str, CaseResult | None]:
+    """(what was seen, a failing case or None) of many launches of one small shape that passed."""
+    size = {
+        i: sum(t_bytes(contract, x, t.name) for t in contract.outputs)
+        for i, x in enumerate(job.launches)
+        if x.plans and not contract.empty(x.shape)
+    }
+    fitting = {i: n for i, n in size.items() if 0 < n <= LARGEST}
+    smallest = min(size, key=lambda i: size[i], default=None)
+    if not fitting and (smallest is None or 2 * size[smallest] > ASIDE_BYTES):
+        return "not launched back to back: no shape is small enough", None
+    launch = job.launches[max(fitting, key=lambda i: fitting[i]) if fitting else smallest or 0]
+    name = distributions_of(job, contract, launch)[0]
+    case = Case(launch.shape, name, job.seed, secret, launch.dtypes)
+    inputs = contract.inputs(case)
+    trials: list[Trial] = []
+    owned: list[Buffers] = []
+    try:
+        for unaligned in (False, True):
+            owned.append(allocate(env, contract, launch, unaligned=unaligned))
+            trials.append(
+                Trial(owned[-1], contract, launch, case, inputs, launcher(env, job, launch, owned[-1].pointers))
+            )
+            verdict = trials[-1].judge(2)
+            if not verdict.ok:
+                break
+        else:
+            found = soak(trials, job.soak)
+            verdict = found.verdict
+            if verdict.ok:
+                return found.text, None
+    except CakeError as exc:
+        return "", outcome(launch, name, "error", exc.diagnostic.rule, exc.diagnostic.message)
+    finally:
+        for b in owned:
+            b.close()
+    common = {"shape": dict(case.shape), "distribution": name, "dtypes": dict(case.dtypes)}
+    return "", from_verdict(verdict, common, (), 0.0).model_copy(update={"edge": launch.edge})
+
+
 @dataclass
 class Trial:
     """One case on the device: buffers, host inputs, and the function that launches. other: launches for fewer SMs."""
@@ -238,6 +293,13 @@ class Trial:
             why = "; ".join(self.launch.unordered) or "another grid"
             facts |= {"runs_that_differ_bitwise": different, "allowed_by": why}
         return replace(verdict, facts=facts)
+
+    def judge_values(self, values: Mapping[str, np.ndarray]) -> cmp.Verdict:
+        """Judge outputs from the host as if the last launch had written them; the buffers then hold them."""
+        for name, value in values.items():
+            self.buffers.load(name, value)
+        self.buffers.env.sync()
+        return self._compare({n: self.buffers.snapshot(n) for n in values})
 
     def _compare(self, out: dict[str, Any]) -> cmp.Verdict:
         return cmp.judge(self.buffers.math, self.contract, self.case, self.originals, out, self.expected)

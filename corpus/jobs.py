@@ -108,6 +108,11 @@ class Job(_Model):
     seed: int = 0
     secret: str | None = None
     repeats: int = Field(default=3, ge=2, le=20)
+    soak: int = Field(
+        default=10_000,
+        ge=0,
+        description="check jobs: most launches of one small shape back to back, within half a second",
+    )
     baselines: tuple[str, ...] | None = None
     modes: tuple[Mode, ...] = ("warm",)
     samples: int = Field(default=21, ge=5, le=1000, description="rounds, each timing every contender once")

@@ -288,6 +288,17 @@ def flaky(k: Call) -> None:
         k.out[0] = other(k, value)[0]
 
 
+@body
+def rare(k: Call) -> None:
+    key = tuple(a.tobytes() for a in k.inputs.values())
+    if key not in k.kept:  # only so that hundreds of launches take no time here
+        k.kept[key] = right(k)
+    value = k.kept[key]
+    k.out[:] = value
+    if k.launch % 200 == 199:
+        k.out[-1] = other(k, value)[-1]
+
+
 # ---- otherwise while timed -----------------------------------------------------------------------------------------
 
 

@@ -31,10 +31,10 @@ SMALL: dict[str, Shape] = {
 }
 """Timed on a GPU: far above the physical floor even for a launch that does nothing."""
 LARGE: dict[str, Shape] = {
-    GEMM: {"M": 1024, "N": 1024, "K": 8192},
-    KMEANS: {"B": 1, "N": 262144, "C": 256, "D": 128},
+    GEMM: {"M": 1536, "N": 1536, "K": 16384},
+    KMEANS: {"B": 1, "N": 131072, "C": 2048, "D": 128},
 }
-"""Timed on a GPU: copying the result takes less than the floor."""
+"""Timed on a GPU: hashing the inputs and copying the result takes less than half of the floor (72 and 64 µs on an H200)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Cheat:
     """One row.
 
     verdict: of the failing case of a check, of the shape of a bench, or `error` for the worker itself; a check that is
-    passed has `passed`, `ok`. causes: any of them; empty: not looked at (`says` is a regex that the message must hold).
+    passed has `passed`, `ok`. causes: any of them; empty: not looked at. says: what the message must hold, in this order.
     torch: contracts on which a GPU job also compares on the device, as production does; without torch a worker starts faster.
     cpu: whether a body exists. refused: a second launch follows that no device admits. job: further fields of the job.
     """
@@ -54,7 +54,7 @@ class Cheat:
     causes: tuple[str, ...] = ()
     contracts: tuple[str, ...] = ALL
     kind: Literal["check", "bench"] = "check"
-    says: str = ""
+    says: tuple[str, ...] = ()
     fixture: str = ""
     shapes: Mapping[str, Shape] = field(default_factory=lambda: SMALL)
     cpu: bool = True
@@ -88,10 +88,12 @@ class Cheat:
             return False
         word = "label" if contract == KMEANS else "mismatch"
         causes = [word if c == WRONG else c for c in self.causes]
-        return (not causes or cause in causes) and bool(re.search(self.says, message))
+        said = re.search(".*".join(map(re.escape, self.says)), message, re.DOTALL)
+        return (not causes or cause in causes) and bool(said)
 
 
 OUTPUT, REPEAT, INPUT, BAND = "comparison with the oracle", "bitwise repeats", "inputs compared", "guard bands"
+SOAK = "thousands of launches back to back"
 POISON, LAUNCH, WATCH = "two poison patterns", "launch and sticky errors", "watchdog"
 AFTER, CHANGED, FLOOR, HISTORY = (
     "outputs of the timed launches",
@@ -113,49 +115,61 @@ CHEATS: tuple[Cheat, ...] = (
     Cheat("next_label", "the next index instead of the nearest", OUTPUT, "failed", ("label",), (KMEANS,)),
     Cheat("swaps_rows", "swaps neighbouring rows", OUTPUT, "failed", (WRONG,)),
     Cheat("transposes_squares", "transposes the result where it is square", OUTPUT, "failed", (WRONG,), (GEMM, SOFTMAX)),
-    Cheat("wrong_at_one_shape", "the last element is wrong, at one ragged shape only", OUTPUT, "failed", (WRONG,)),
-    Cheat("nan_where_masked", "NaN for rows that are masked everywhere", OUTPUT, "failed", ("nonfinite",), (SOFTMAX,)),
-    Cheat("nan_to_zero", "zero where the contract says that NaN propagates", OUTPUT, "failed", (WRONG,), (GEMM,)),
-    Cheat("clamps_infinity", "the largest finite number where the contract says infinity", OUTPUT, "failed", (WRONG,), (GEMM,)),
+    Cheat("wrong_at_one_shape", "the last element is wrong, at one ragged shape only", OUTPUT, "failed", (WRONG,), says=("1 of ",)),
+    Cheat("nan_where_masked", "NaN for rows that are masked everywhere", OUTPUT, "failed", ("nonfinite",), (SOFTMAX,), says=("got nan",)),
+    Cheat("nan_to_zero", "zero where the contract says that NaN propagates", OUTPUT, "failed", (WRONG,), (GEMM,), says=("nan, got 0",)),
+    Cheat("clamps_infinity", "the largest finite number where the contract says infinity", OUTPUT, "failed", (WRONG,), (GEMM,),
+          says=("inf, got 3.3",)),
     Cheat("bf16_accumulation", "rounds partial sums (k-means: scores) to bf16", OUTPUT, "failed", (WRONG, "rms"), torch=(KMEANS,)),
     Cheat("f16_accumulation", "rounds partial sums to f16", OUTPUT, "failed", (WRONG, "rms", "nonfinite"), (GEMM,), cpu=False),
     Cheat("reads_output", "is right only over the first poison pattern", REPEAT, "failed", ("repeat",)),
     Cheat("leaves_what_it_likes", "writes some elements only over one poison pattern", OUTPUT, "failed", (WRONG,)),
     Cheat("first_call_only", "works in its first launch only (state in a device global)", REPEAT, "failed", ("repeat",)),
-    Cheat("right_for_a_while", "one element is wrong from the fifth launch on", REPEAT, "failed", ("repeat", WRONG)),
+    Cheat("right_for_a_while", "one element is wrong from the fifth launch on", REPEAT, "failed", ("repeat",)),
     Cheat("sparse_race", "one element in some ten thousand is off by its last bit, as the clock has it", REPEAT, "failed",
           ("repeat", "mismatch"), FLOATS, torch=(GEMM,)),
     Cheat("flaky", "one launch in four has one wrong element", REPEAT, "failed", ("repeat", WRONG)),
+    Cheat("rare", "one launch in two hundred has one wrong element", SOAK, "failed", ("repeat",),
+          says=("launches back to back gave another",),
+          job={"distributions": ("normal",)}),
     Cheat("mutates_input", "flips a bit of an input", INPUT, "failed", ("input-changed",), torch=(KMEANS,)),
     Cheat("mutates_and_restores", "flips a bit of another input byte each launch and restores the last", INPUT, "failed",
           ("input-changed",)),
-    Cheat("past_the_end", "writes one element behind the output", BAND, "failed", ("out-of-bounds",), torch=(GEMM,)),
-    Cheat("row_past_the_end", "writes a row behind the output", BAND, "failed", ("out-of-bounds",), FLOATS),
-    Cheat("before_the_start", "writes one element before the output", BAND, "failed", ("out-of-bounds",)),
-    Cheat("past_an_input", "writes one element behind an input", BAND, "failed", ("out-of-bounds",), cpu=False),
+    Cheat("past_the_end", "writes one element behind the output", BAND, "failed", ("out-of-bounds",), torch=(GEMM,),
+          says=("behind its end",)),
+    Cheat("row_past_the_end", "writes a row behind the output", BAND, "failed", ("out-of-bounds",), FLOATS, says=("behind its end",)),
+    Cheat("before_the_start", "writes one element before the output", BAND, "failed", ("out-of-bounds",), says=("before its start",)),
+    Cheat("past_an_input", "writes one element behind an input", BAND, "failed", ("out-of-bounds",), cpu=False, says=("behind its end",)),
     Cheat("asks_for_too_much", "a right launch, then one with more shared memory than there is: stale success", LAUNCH, "error",
-          ("lowering/launch-refused",), fixture="right", refused=True),
-    Cheat("faults", "writes the right result, then to address 16", LAUNCH, "error", ("lowering/device-fault",), (GEMM, KMEANS), cpu=False),
+          ("lowering/launch-refused",), fixture="right", refused=True, says=("shared memory",)),
+    Cheat("faults", "writes the right result, then to address 16", LAUNCH, "error", ("lowering/device-fault",), (GEMM, KMEANS), cpu=False,
+          says=("ILLEGAL_ADDRESS",)),
     Cheat("spins", "writes the right result and never ends", WATCH, "error", ("worker/hung",), (GEMM, KMEANS), cpu=False,
-          job={"launch_timeout_s": 3.0}),
-    Cheat("wakes_for_the_timing", "writes nothing while it is checked", "check before timing", "incorrect", ("unwritten",), kind="bench"),
-    Cheat("stops_after_the_check", "returns at once after two launches", AFTER, "incorrect", UNDONE, kind="bench"),
-    Cheat("hundredth_of_the_work", "a hundredth of the work once it is timed", AFTER, "incorrect", UNDONE, kind="bench"),
-    Cheat("decays", "one element goes wrong after 40 launches", AFTER, "incorrect", (WRONG,), kind="bench"),
+          job={"launch_timeout_s": 3.0}, says=("did not end",)),
+    Cheat("wakes_for_the_timing", "writes nothing while it is checked", "check before timing", "incorrect", ("unwritten",), kind="bench",
+          says=("before timing",)),
+    Cheat("stops_after_the_check", "returns at once after two launches", AFTER, "incorrect", UNDONE, kind="bench",
+          says=("after timing",)),
+    Cheat("hundredth_of_the_work", "a hundredth of the work once it is timed", AFTER, "incorrect", UNDONE, kind="bench",
+          says=("after timing",)),
+    Cheat("decays", "one element goes wrong after 40 launches", AFTER, "incorrect", (WRONG,), kind="bench", says=("after timing",)),
     Cheat("past_the_end_when_timed", "writes behind the output from the fifth launch on", AFTER, "incorrect", ("out-of-bounds",),
-          kind="bench"),
+          kind="bench", says=("after timing",)),
     Cheat("mutates_input_when_timed", "changes last bits of an input from the fifth launch on", AFTER, "incorrect",
-          ("input-changed",), (KMEANS, SOFTMAX), kind="bench"),
+          ("input-changed",), (KMEANS, SOFTMAX), kind="bench", says=("after timing",)),
     Cheat("stale_by_pointer", "keeps its results under the input's address", CHANGED, "incorrect", (WRONG,), kind="bench",
-          says="changed inputs"),
-    Cheat("stale_by_bytes", "keeps its results under a hash of the inputs' bytes", HISTORY, "invalid", kind="bench", says="fresh"),
+          says=("on changed inputs",)),
+    Cheat("stale_by_bytes", "keeps its results under a hash of the inputs' bytes", HISTORY, "invalid", kind="bench",
+          says=("fresh input bytes",)),
     Cheat("works_once", "does nothing over an output that is written already", CHANGED, "incorrect", (WRONG,), kind="bench",
-          says="changed inputs"),
-    Cheat("too_fast", "the same as stale_by_bytes, at a size whose floor is above a copy", FLOOR, "invalid", (), (GEMM, KMEANS), "bench",
-          "floor", "stale_by_bytes", LARGE),
+          says=("on changed inputs",)),
+    Cheat("too_fast", "the same as stale_by_bytes, at a size whose floor is above a copy: both are said, the floor first", FLOOR,
+          "invalid",
+          (), (GEMM, KMEANS), "bench", ("below its physical floor", "fresh input bytes"), "stale_by_bytes", LARGE),
     Cheat("spins_when_timed", "never ends after 40 launches", WATCH, "error", ("worker/hung",), (GEMM,), kind="bench", cpu=False,
-          job={"launch_timeout_s": 3.0}),
-    Cheat("stale_success", "a right launch, then a refused one, timed", LAUNCH, "error", (), (GEMM, SOFTMAX), "bench", "shared memory",
+          job={"launch_timeout_s": 3.0}, says=("did not end", "timing")),
+    Cheat("stale_success", "a right launch, then a refused one, timed", LAUNCH, "error", (), (GEMM, SOFTMAX), "bench",
+          ("launch-refused", "shared memory"),
           "right", refused=True),
 )  # fmt: skip
 """What must be caught."""

@@ -2,7 +2,10 @@
 
     python -m tests.adversarial.gpu prepare DIR [--only NAME]      compile with the locked NVRTC; one job per row and contract
     python -m tests.adversarial.gpu run DIR OUT [--only NAME] [--workers 4]     on the GPU machine
-    python -m tests.adversarial.gpu record DIR OUT                 corpus/results/adversarial.json
+    python -m tests.adversarial.gpu record DIR OUT [DIR OUT ...]   corpus/results/adversarial.json
+
+A later pair's answers replace those of the same job in earlier ones, so a part can be run again: prepare it into a DIR of
+its own. Every row keeps the commit and date of its run.
 
 run needs numpy, ml_dtypes, pydantic and cuda-bindings, and torch for the few jobs that compare on the device. Checks run
 several workers at a time, timings one by one. It exits with 1 when a cheat passes or a control is flagged.
@@ -170,55 +173,70 @@ def _brief(answer: dict[str, Any]) -> dict[str, Any]:
 # ---- here again ----------------------------------------------------------------------------------------------------
 
 
-def record(directory: Path, out: Path) -> int:
+def record(pairs: Sequence[tuple[Path, Path]]) -> int:
     """Write corpus/results/adversarial.json; 1 when something is not as the table says."""
     from corpus.evidence import DIRECTORY
 
-    rec = report(directory, out)
+    rec = report(pairs)
     (DIRECTORY / "adversarial.json").write_text(json.dumps(rec, indent=1) + "\n", encoding="utf-8")
-    print(rec["totals"])
-    return 1 if rec["totals"]["passed_the_gates"] or rec["totals"]["controls_flagged"] else 0
+    totals = rec["totals"]
+    print(totals)
+    for r in rec["rows"]:
+        if not r["as_expected"]:
+            print(f"NOT EXPECTED  {r['id']}: {r['verdict']} {r['cause']} {r['message'][:200]}")
+    return 1 if totals["caught"] < totals["cheat_jobs"] or totals["controls_flagged"] else 0
 
 
-def report(directory: Path, out: Path) -> dict[str, Any]:
-    """The record as JSON: a row per job, totals, where and with what it was run."""
-    ran = json.loads((out / "answers.json").read_text())
-    rows = []
-    for r in runs():
-        answer = ran["answers"].get(r.id)
-        if answer is None:
-            continue
-        job = json.loads((directory / f"{r.id}.json").read_text())
-        verdict, cause, message = outcome(answer)
-        rows.append(
-            {
-                "id": r.id, "kernel": r.kernel or r.cheat.source, "cheat": None if r.cheat.honest else r.cheat.name,
-                "contract": r.contract, "contract_digest": job["contract_digest"], "kind": r.cheat.kind,
-                "gate": r.cheat.gate, "torch": r.torch, "shapes": len(job["launches"]),
-                "expected": {"verdict": r.cheat.verdict, "causes": list(r.cheat.causes), "says": r.cheat.says},
-                "verdict": verdict, "cause": cause, "message": message[:300],
-                "as_expected": r.cheat.caught(r.contract, verdict, cause, message),
-                "cubin_sha256": ",".join(sorted(job["cubins"])), "compiler": job["compiler"], "target": job["target"],
-                **_made_of(r, job),
-                "seconds": answer["seconds"], "date": answer["date"],
-            }
-        )  # fmt: skip
-    cheats, honest = [r for r in rows if r["cheat"]], [r for r in rows if not r["cheat"]]
-    probe = ran["device"].get("result", {})
-    telemetry = probe.get("telemetry") or {}
+def report(pairs: Sequence[tuple[Path, Path]]) -> dict[str, Any]:
+    """The record as JSON: a row per job, totals, where and with what it was run. pairs: (jobs, answers) of runs on the
+    same device, the oldest first; of two answers of a job the later counts. Raises ValueError for different devices."""
+    rows: dict[str, dict[str, Any]] = {}
+    devices: list[tuple[dict[str, Any], str]] = []
+    seconds = 0.0
+    for directory, out in pairs:
+        ran = json.loads((out / "answers.json").read_text())
+        commit = (directory / "commit").read_text().strip()
+        probe = ran["device"].get("result", {})
+        devices.append((probe.get("device", {}), (probe.get("telemetry") or {}).get("driver", "")))
+        seconds += ran["seconds"]
+        for r in runs():
+            if r.id in ran["answers"]:
+                job = json.loads((directory / f"{r.id}.json").read_text())
+                rows[r.id] = _row(r, job, ran["answers"][r.id], commit)
+    if len({(d.get("name"), driver) for d, driver in devices}) > 1:
+        raise ValueError("the runs are of different devices or drivers; one record is about one")
+    device, driver = devices[-1]
+    found = [rows[r.id] for r in runs() if r.id in rows]
+    cheats, honest = [r for r in found if r["cheat"]], [r for r in found if not r["cheat"]]
     return {
-        "kind": "adversarial", "device": probe.get("device", {}), "driver": telemetry.get("driver", ""),
-        "commit": (directory / "commit").read_text().strip(),
+        "kind": "adversarial", "device": device, "driver": driver,
+        "commits": sorted({r["commit"] for r in found}),
         "command": "python -m tests.adversarial.gpu prepare DIR; python -m tests.adversarial.gpu run DIR OUT; "
         "python -m tests.adversarial.gpu record DIR OUT",
-        "date": max((r["date"] for r in rows), default=""), "seconds": ran["seconds"],
+        "date": max((r["date"] for r in found), default=""), "seconds": round(seconds, 1),
         "totals": {
             "cheats": len({r["cheat"] for r in cheats}), "cheat_jobs": len(cheats),
             "caught": sum(r["as_expected"] for r in cheats),
             "passed_the_gates": sum(r["verdict"] in ("passed", "measured", "faster", "slower", "inconclusive") for r in cheats),
             "controls": len(honest), "controls_flagged": sum(not r["as_expected"] for r in honest),
         },
-        "rows": rows,
+        "rows": found,
+    }  # fmt: skip
+
+
+def _row(r: Run, job: dict[str, Any], answer: dict[str, Any], commit: str) -> dict[str, Any]:
+    verdict, cause, message = outcome(answer)
+    soaked = answer.get("result", {}).get("soak")
+    return {
+        "id": r.id, "kernel": r.kernel or r.cheat.source, "cheat": None if r.cheat.honest else r.cheat.name,
+        "contract": r.contract, "contract_digest": job["contract_digest"], "kind": r.cheat.kind,
+        "gate": r.cheat.gate, "torch": r.torch, "shapes": len(job["launches"]),
+        "expected": {"verdict": r.cheat.verdict, "causes": list(r.cheat.causes), "says": list(r.cheat.says)},
+        "verdict": verdict, "cause": cause, "message": message[:400],
+        "as_expected": r.cheat.caught(r.contract, verdict, cause, message), **({"soak": soaked} if soaked else {}),
+        "cubin_sha256": ",".join(sorted(job["cubins"])), "compiler": job["compiler"], "target": job["target"],
+        **_made_of(r, job),
+        "seconds": answer["seconds"], "date": answer["date"], "commit": commit,
     }  # fmt: skip
 
 
@@ -235,15 +253,18 @@ def main() -> int:
     p = argparse.ArgumentParser(prog="tests.adversarial.gpu")
     p.add_argument("step", choices=("prepare", "run", "record"))
     p.add_argument("dir", type=Path)
-    p.add_argument("out", type=Path, nargs="?")
+    p.add_argument("out", type=Path, nargs="*")
     p.add_argument("--only", action="append", default=[])
     p.add_argument("--workers", type=int, default=4)
     a = p.parse_args()
     if a.step == "prepare":
         return prepare(a.dir, a.only)
-    if a.out is None:
-        p.error("OUT is missing")
-    return run(a.dir, a.out, a.only, a.workers) if a.step == "run" else record(a.dir, a.out)
+    if len(a.out) % 2 == 0 or (a.step == "run" and len(a.out) > 1):
+        p.error("run takes DIR OUT; record DIR OUT [DIR OUT ...]")
+    if a.step == "run":
+        return run(a.dir, a.out[0], a.only, a.workers)
+    paths = [a.dir, *a.out]
+    return record(list(zip(paths[::2], paths[1::2], strict=True)))
 
 
 if __name__ == "__main__":

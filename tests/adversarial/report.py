@@ -15,13 +15,17 @@ def table() -> str:
     """Markdown: one line per cheat, then the controls."""
     lines = ["| kernel | what it does | what catches it | verdict | cause |", "| --- | --- | --- | --- | --- |"]
     lines += [
-        f"| {c.name} | {c.does} | {c.gate} | {c.verdict} | {', '.join(causes(c)) or f'the message says “{c.says}”'} |"
+        f"| {c.name} | {c.does} | {c.gate} | {c.verdict} | {', '.join(causes(c)) or f'the message says {_quoted(c)}'} |"
         for c in CHEATS
     ]
     lines += ["", "Nothing may be held against:", "", *(f"- {c.name}: {c.does}" for c in CONTROLS)]
     lines += ["- every corpus kernel: checked, and timed beside itself, which must be inconclusive (A/A)"]
     lines += ["- a corpus kernel launched twice, timed beside one launch of it: slower, not wrong"]
     return "\n".join(lines)
+
+
+def _quoted(cheat: Cheat) -> str:
+    return ", then ".join(f"“{w}”" for w in cheat.says)
 
 
 def causes(cheat: Cheat) -> Sequence[str]:

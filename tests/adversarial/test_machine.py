@@ -12,7 +12,7 @@ from corpus.contract import Contract, Shape, contracts
 from corpus.gpu_bench import run_bench
 from corpus.gpu_buffers import Env
 from corpus.gpu_check import run_check
-from tests.adversarial.cases import GEMM, KMEANS, RMS, ROWS, SOFTMAX, Cheat, outcome
+from tests.adversarial.cases import GEMM, KMEANS, LARGE, RMS, ROWS, SOAK, SOFTMAX, Cheat, outcome
 from tests.adversarial.fixtures import plans
 from tests.adversarial.machine import FULL_US, cubin, machine
 
@@ -38,8 +38,10 @@ def job(cheat: Cheat, contract: Contract, **more: Any) -> jobs.Job:
     made = [jobs.Launch(shape=dict(s), plans=plans(contract, s, sha, cheat.refused)) for s in shapes]
     if cheat.kind == "check":
         special = [d for d in ("masked_rows", "nan_some", "inf_some") if d in contract.distributions]
-        more = {"distributions": (*QUICK, *special), "stop_after": 1, **more}
-    elif "floor" in cheat.says:
+        more = {"distributions": (*QUICK, *special), "stop_after": 1, "soak": 0, **more}
+        if cheat.gate == SOAK:
+            more |= {**cheat.job, "soak": 300}
+    elif cheat.shapes is LARGE:
         more = {"peak_flops": contract.flops(shapes[0]) / (FULL_US * 1e-6), **more}
     return jobs.job(cheat.kind, contract, made, [image], kernel=cheat.name, seed=1, samples=16, baselines=(), warmup_ms=4.0,
                     sample_ms=FULL_US * 4e-3, **more)  # fmt: skip

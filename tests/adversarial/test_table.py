@@ -25,7 +25,7 @@ ASKED = {
     "correct only at first call": "first_call_only", "depends on poison": "reads_output", "mutates inputs": "mutates_input",
     "writes past the end": "past_the_end", "racy with sparse errors": "sparse_race", "flaky": "flaky",
     "too-low accumulation precision": "bf16_accumulation", "over-requested shared memory": "asks_for_too_much",
-    "infinite spin": "spins", "sub-floor time": "too_fast",
+    "infinite spin": "spins", "wrong once in hundreds": "rare", "sub-floor time": "too_fast",
 }  # fmt: skip
 
 
@@ -53,9 +53,9 @@ def test_expectations_tell_outcomes_apart() -> None:
     assert not cheat.caught(KMEANS, "failed", "mismatch", "") and not cheat.caught(GEMM, "failed", "unwritten", "")
     assert not cheat.caught(GEMM, "passed", "ok", "") and not cheat.honest and row("right").honest
     floor = row("too_fast")
-    assert floor.caught(GEMM, "invalid", "", "below its physical floor") and not floor.caught(
-        GEMM, "invalid", "", "throttled"
-    )
+    both = "25 µs, below its physical floor of 72 µs: it cannot; a launch on fresh input bytes took 9 µs"
+    assert floor.caught(GEMM, "invalid", "", both) and not floor.caught(GEMM, "invalid", "", "throttled")
+    assert not floor.caught(GEMM, "invalid", "", both.split("; ")[1]), "the floor is a reason of its own"
     slow = row("twice_the_work")
     assert slow.caught(GEMM, "slower", "", "") and not slow.caught(GEMM, "incorrect", "", "")
     itself = next(r.cheat for r in runs(["corpus_against_itself"]))
@@ -116,7 +116,7 @@ def test_a_record_says_what_passed(tmp_path: Path) -> None:
         passed = {"result": {"passed": True, "summary": "s", "cases": []}, "seconds": 1.0, "date": "2026-01-01"}
         answers[r.id] = passed
     (tmp_path / "answers.json").write_text(json.dumps({"device": {}, "answers": answers, "seconds": 2.0}))
-    rec = make(tmp_path, tmp_path)
+    rec = make([(tmp_path, tmp_path)])
     assert rec["totals"] == {
         "cheats": 1,
         "cheat_jobs": 1,
@@ -125,7 +125,24 @@ def test_a_record_says_what_passed(tmp_path: Path) -> None:
         "controls": 1,
         "controls_flagged": 0,
     }
-    assert [r["as_expected"] for r in rec["rows"]] == [False, True] and rec["commit"] == "c0"
+    assert [r["as_expected"] for r in rec["rows"]] == [False, True] and rec["commits"] == ["c0"]
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "commit").write_text("c1\n")
+    (again / f"{cheat.id}.json").write_bytes((tmp_path / f"{cheat.id}.json").read_bytes())
+    bad = {"verdict": "failed", "cause": "mismatch", "message": "m"}
+    answer = {"result": {"passed": False, "summary": "s", "cases": [bad]}, "seconds": 1.0, "date": "2026-01-02"}
+    (again / "answers.json").write_text(json.dumps({"device": {}, "answers": {cheat.id: answer}, "seconds": 1.0}))
+    merged = make([(tmp_path, tmp_path), (again, again)])
+    assert [(r["as_expected"], r["commit"], r["date"]) for r in merged["rows"]] == [
+        (True, "c1", "2026-01-02"),
+        (True, "c0", "2026-01-01"),
+    ]
+    assert merged["totals"]["caught"] == 1 and merged["seconds"] == 3.0
+    other = {"device": {"result": {"device": {"name": "other"}}}, "answers": {}, "seconds": 1.0}
+    (again / "answers.json").write_text(json.dumps(other))
+    with pytest.raises(ValueError, match="different devices"):
+        make([(tmp_path, tmp_path), (again, again)])
 
 
 @pytest.mark.skipif(not (DIRECTORY / "adversarial.json").exists(), reason="no run is committed yet")

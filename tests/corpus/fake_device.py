@@ -76,8 +76,11 @@ class FakeDevice:
     def healthy(self) -> bool:
         return self.fault is None
 
-    def copy_device(self, to: int, source: int, nbytes: int) -> None:
+    def copy_device(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
         at(to, nbytes)[:] = at(source, nbytes)
+
+    def fill(self, pointer: int, nbytes: int, pattern: int, width: int = 1, stream: int = 0) -> None:
+        at(pointer, nbytes)[:] = pattern
 
     def event(self) -> FakeEvent:
         return FakeEvent()
