@@ -119,7 +119,7 @@ CHEATS: tuple[Cheat, ...] = (
     Cheat("nan_where_masked", "NaN for rows that are masked everywhere", OUTPUT, "failed", ("nonfinite",), (SOFTMAX,), says=("got nan",)),
     Cheat("nan_to_zero", "zero where the contract says that NaN propagates", OUTPUT, "failed", (WRONG,), (GEMM,), says=("nan, got 0",)),
     Cheat("clamps_infinity", "the largest finite number where the contract says infinity", OUTPUT, "failed", (WRONG,), (GEMM,),
-          says=("inf, got 3.3",)),
+          says=("inf, got", "3.3")),
     Cheat("bf16_accumulation", "rounds partial sums (k-means: scores) to bf16", OUTPUT, "failed", (WRONG, "rms"), torch=(KMEANS,)),
     Cheat("f16_accumulation", "rounds partial sums to f16", OUTPUT, "failed", (WRONG, "rms", "nonfinite"), (GEMM,), cpu=False),
     Cheat("reads_output", "is right only over the first poison pattern", REPEAT, "failed", ("repeat",)),
