@@ -186,6 +186,8 @@ class Evaluator(GpuWork):
             "counts": counts(cases),
             "failed": [case_words(c) for c in bad[: 5 if detail == "detailed" else 2]],
         }
+        if raw.get("soak"):
+            result.data["soak"] = raw["soak"]
         large = [c["shape"] for c in cases if c.get("cause") == "too-large"]
         if large:
             result.data["too_large"] = [s for i, s in enumerate(large) if s not in large[:i]]

@@ -49,7 +49,8 @@ def judgement(subject: Subject, provenance: Provenance, m: Mapping[str, Any], ra
         verdict="passed" if raw["passed"] else "failed", summary=verdictless(str(raw.get("summary", ""))), cases=len(ran),
         shapes=len({units.pairs(c.get("shape", {})) for c in ran}),
         distributions=tuple(sorted({str(c.get("distribution", "")) for c in ran})),
-        judge=str(raw.get("judge_selftest", "")), undecided=tuple(map(str, m["record"].get("undecided", ()))),
+        judge="; ".join(str(raw[k]) for k in ("judge_selftest", "soak") if raw.get(k)),
+        undecided=tuple(map(str, m["record"].get("undecided", ()))),
     )  # fmt: skip
 
 
