@@ -43,6 +43,7 @@ class Played:
                 "passed": True,
                 "on": "gpu",
                 "summary": "passed: 4 passed",
+                "soak": "64 launches, none differed",
                 "cases": [],
                 "diagnostics": [],
                 "seed": 0,
@@ -147,6 +148,7 @@ def test_a_program_for_several_targets_runs_as_the_one_of_the_device(engine: Eng
     text = (ROOT / "corpus/kernels/rmsnorm.cake").read_text()
     got = engine.evaluate.check(Ref(text=text), "rmsnorm", [{"M": 3, "D": 1024}], on="gpu")
     assert got.status == "passed" and played.jobs[0].target == "sm_90a"
+    assert got.data["soak"] == "64 launches, none differed"
 
 
 def test_a_target_that_the_device_does_not_run_is_named(engine: Engine, played: Played) -> None:
