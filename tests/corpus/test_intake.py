@@ -118,6 +118,41 @@ def nan(f: dict[str, Any]) -> None:
     timed(f)["candidate"]["samples_us"][0] = -1.0
 
 
+def batch(f: dict[str, Any]) -> None:
+    timed(f)["baselines"][0]["batch"] = 10**400
+
+
+def spread(f: dict[str, Any]) -> None:
+    timed(f)["candidate"]["cv"] = 0.0001
+
+
+def negative_floor(f: dict[str, Any]) -> None:
+    timed(f)["floor_us"] = -5.0
+
+
+def impossible(f: dict[str, Any]) -> None:
+    """Everything follows from the samples, the floor is left out, and no device is that fast."""
+    timed(f)["floor_us"] = 0.0
+    for t in (timed(f)["candidate"], *timed(f)["baselines"]):
+        t["samples_us"] = [v * 2.0**-16 for v in t["samples_us"]]
+        t["median_us"], t["mad_us"] = t["median_us"] * 2.0**-16, t["mad_us"] * 2.0**-16
+        t["comparison"] = t["comparison"] and "inconclusive"  # a nanosecond is no difference
+    timed(f)["verdict"] = "inconclusive"
+    f["manifest.json"]["device"]["sm_clock_mhz"] = 10**9
+
+
+def own_peak(f: dict[str, Any]) -> None:
+    f["jobs/rmsnorm-bench.json"]["peak_flops"] = 1e300
+
+
+def no_date(f: dict[str, Any]) -> None:
+    f["manifest.json"]["date"] = "2026-99-99T99:99:99Z"
+
+
+def far_future(f: dict[str, Any]) -> None:
+    f["manifest.json"]["date"] = "9999-12-31T00:00:00Z"
+
+
 def bloated(f: dict[str, Any]) -> None:
     timed(f)["conditions"] = {"notes": ["x" * 100_000]}
 
@@ -204,6 +239,13 @@ def device(f: dict[str, Any]) -> None:
         (no_baseline, "bench", "compared with nothing; the fastest baseline is torch_rms_norm"),
         (other_rule, "bench", "judged by another rule"),
         (nan, "bench", "no plausible samples"),
+        (batch, "bench", "no plausible batch"),
+        (spread, "bench", "median or spread of candidate do not follow"),
+        (negative_floor, "bench", "the physical floor is no time"),
+        (impossible, "bench", "that the device needs for its FLOP"),
+        (own_peak, "bench", "physical limits of its own"),
+        (no_date, "both", "no date of a past run"),
+        (far_future, "both", "no date of a past run"),
         (bloated, "bench", "a row would be larger than 64 kB"),
         (nameless, "both", "does not name the device"),
         (fewer_shapes, "bench", "timed shapes and modes are not those of the job"),
