@@ -152,6 +152,9 @@ def test_the_committed_run_caught_everything() -> None:
     assert totals["caught"] == totals["cheat_jobs"] > 100 and totals["passed_the_gates"] == 0
     assert totals["controls"] > 10 and totals["controls_flagged"] == 0
     assert {r["id"] for r in rec["rows"]} == {r.id for r in runs()}
+    checked = [r for r in rec["rows"] if r["kind"] == "check" and r["verdict"] == "passed"]
+    assert checked and all("back to back, none differed" in r["soak"] for r in checked)
+    assert {r["commit"] for r in rec["rows"]} == set(rec["commits"])
     for r in rec["rows"]:
         known: Cheat | None = row(r["cheat"]) if r["cheat"] else None
         if "fixture_sha256" in r:
