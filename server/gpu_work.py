@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 COMPILE_TIMEOUT_S = 180.0
 BLAME_TIMEOUT_S = 60.0
 GPU_TIMEOUT_S = 540.0
-NO_GPU_NEXT = "verify, estimate_cost, compile and check by interpretation work here; time it on a machine with the GPU"
+NO_GPU_NEXT = (
+    "here: estimate_cost at a shape predicts its time, compile_and_bench with until=check builds it and checks it by interpretation; "
+    "repeat this call on a machine with the GPU"
+)
 NO_GPU = "this machine has no GPU (or the server runs with --no-gpu)"
 
 

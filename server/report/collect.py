@@ -343,6 +343,7 @@ def _committed_builds(page: _Page, store: Store | None) -> None:
         if b is None:
             file = f"corpus/kernels/{entry.file}" if entry else "FILE"
             target = f" --target {s.target}" if s.target else ""
+            target += "".join(f" --set {name}={value}" for name, value in s.bindings.items())
             page.missing["resources"].append(
                 f"no build of {s.kernel} with cubin {s.cubin_sha256[:12]} in this workspace; run cake build {file}{target}"
             )

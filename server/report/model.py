@@ -284,7 +284,7 @@ class Evidence:
     def devices(self) -> list[str]:
         """Device and driver of every measurement, each once."""
         seen = {
-            f"{p.device} (driver {p.driver})" if p.driver else p.device
+            f"{p.device} (driver for CUDA {p.driver})" if p.driver else p.device
             for p in (x.provenance for x in (*self.timings, *self.judgements, *self.profiles))
             if p.device and p.device != "cpu"
         }
