@@ -19,9 +19,10 @@ def resource_words(report: Mapping[str, Any]) -> str:
     used = report["resources"]
     spilled = used["spill_store_bytes"] + used["spill_load_bytes"]
     smem = used["static_smem"] + used["dynamic_smem"]
+    blocks = "block" if report["blocks_per_sm"] == 1 else "blocks"
     return (
         f" ({used['registers']} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}, "
-        f"{smem} bytes of shared memory, {report['blocks_per_sm']} blocks per SM by {report['limited_by']})"
+        f"{smem} bytes of shared memory, {report['blocks_per_sm']} {blocks} per SM, limited by {report['limited_by']})"
     )
 
 

@@ -85,6 +85,7 @@ class View:
     seed: str
     secret: str
     verdict: str
+    message: str
 
 
 def view(profile: Mapping[str, Any], source: str, *, compact: bool = False) -> View:
@@ -124,6 +125,7 @@ def _view(profile: Mapping[str, Any], source: str, compact: bool) -> View:
         lines=source_lines(source, timeline, findings), counters=counters, no_counters=no_counters,
         dropped=sum(int(t.get("dropped", 0)) for t in timeline.get("tracks", ())),
         seed=_text(profile.get("seed")), secret=_text(profile.get("secret")), verdict=str(shape.get("verdict", "")),
+        message=_text(shape.get("message")),
     )  # fmt: skip
 
 
