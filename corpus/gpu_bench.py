@@ -54,11 +54,15 @@ _FLOP_PER_CLOCK = {  # dense FLOP per clock and SM by compute capability major (
 }
 
 
+def peak_flops(major: int, unit: str, sms: int, sm_clock_mhz: float) -> float:
+    """FLOP/s by data-sheet rates at a clock; 0 when unknown. major: of the compute capability."""
+    return _FLOP_PER_CLOCK.get(major, {}).get(unit, 0) * sms * sm_clock_mhz * 1e6
+
+
 def peaks(env: Env, job: Job, contract: Contract) -> tuple[float, float]:
     """(FLOP/s, bytes/s) that nothing on this device exceeds: maximum clocks times data-sheet rates; 0 when unknown."""
     info = env.device.info()
-    rates = _FLOP_PER_CLOCK.get(info.compute_capability[0], {})
-    flops = job.peak_flops or rates.get(contract.flop_unit, 0) * info.sms * info.sm_clock_mhz * 1e6
+    flops = job.peak_flops or peak_flops(info.compute_capability[0], contract.flop_unit, info.sms, info.sm_clock_mhz)
     width = env.device.attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8
     return flops, job.peak_bytes or width * info.memory_clock_mhz * 1e6 * 2
 

@@ -10,6 +10,7 @@ alone; nothing is written before all are.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,6 +33,11 @@ from corpus.rebuild import Built, rebuilt
 MAX_ROW = 64 << 10
 MAX_NAME = 80
 MAX_SAMPLES = 1_000
+MAX_BATCH = 1_000_000_000
+MAX_CLOCK_MHZ = 5_000
+"""No SM runs faster: where a bundle does not say how fast its device can be, this bounds its FLOP/s."""
+FUTURE_S = 2 * 86_400
+"""A later date than this from now is a wrong clock, and its rows would never be replaced."""
 Action = Literal["added", "replaced", "kept", "refused", "no result"]
 
 
@@ -69,12 +75,16 @@ class Refused(Exception):
 def judge(bundle: Bundle, directory: Path, *, cache_dir: Path | None = None) -> Intake:
     """Check every job of a bundle and say what its rows would do to the files in `directory`. Writes nothing."""
     out = Intake()
+    when = _when(bundle.manifest.date)
+    wrong_date = not when or when > time.time() + FUTURE_S
     for part in bundle.parts:
         name = part.entry.name
         if part.result is None or part.job is None:
             out.lines.append(Line("no result", name, f"{part.entry.code}: {part.entry.message}"))
             continue
         try:
+            if wrong_date:
+                _refuse(f"{bundle.manifest.date} is no date of a past run: the machine's clock was wrong")
             subject = _subject(part, bundle, cache_dir)
             if part.entry.kind == "check":
                 _take_check(out, subject, bundle, directory)
@@ -242,9 +252,13 @@ def _take_bench(out: Intake, s: _Subject, bundle: Bundle, directory: Path) -> No
     due = [(launch.shape, mode) for launch in s.job.launches for mode in s.job.modes]
     if [(x.shape, x.mode) for x in result.shapes] != due:
         _refuse("the timed shapes and modes are not those of the job")
+    if s.job.peak_flops or s.job.peak_bytes:
+        _refuse("the job sets physical limits of its own")
+    m = bundle.manifest
     for x in result.shapes:
         rejudge(x, result.rule)
-    m = bundle.manifest
+        if x.verdict in jobs.VALID:
+            _possible(x, s, m.device)
     rows = evidence.rows_from_bench(
         result.model_dump(mode="json"), content_id=s.job.content_id, variant_id=s.job.variant_id,
         bindings=s.job.bindings, target=s.job.target, compiler=s.job.compiler,
@@ -294,8 +308,11 @@ def rejudge(x: jobs.BenchShape, rule: str) -> None:
         if not t.samples_us or len(t.samples_us) > MAX_SAMPLES or not all(0 < v < 1e9 for v in t.samples_us):
             _refuse(f"{where}{t.name[:80]} has no plausible samples")
         found = stats.summarise(t.samples_us)
-        if not (_close(found.median, t.median_us) and _close(found.mad, t.mad_us)):
+        cv = found.cv if t.cv is None else t.cv
+        if not (_close(found.median, t.median_us) and _close(found.mad, t.mad_us) and _close(found.cv, cv)):
             _refuse(f"{where}median or spread of {t.name[:80]} do not follow from its samples")
+        if not 0 < t.batch <= MAX_BATCH:
+            _refuse(f"{where}{t.name[:80]} has no plausible batch")
     if not valid:
         return
     if rule != gpu_bench.rule():
@@ -311,11 +328,30 @@ def rejudge(x: jobs.BenchShape, rule: str) -> None:
     follows = (best.comparison or "inconclusive") if best else "measured"
     if x.verdict != follows:
         _refuse(f"{where}called {x.verdict}, the samples say {follows}")
+    if not 0 <= x.floor_us < math.inf:
+        _refuse(f"{where}the physical floor is no time")
     if x.candidate.median_us < x.floor_us:
         _refuse(f"{where}{x.candidate.median_us:.4g} us is below the physical floor of {x.floor_us:.4g} us")
     bad = [c for c in x.checks if c.verdict != "passed"]
     if bad or not x.checks:
         _refuse(f"{where}timed although {bad[0].message[:160] if bad else 'its results were not checked'}")
+
+
+def _possible(x: jobs.BenchShape, s: _Subject, device: Mapping[str, Any]) -> None:
+    """The time is one that the device can reach: the FLOP of the contract's at the rates of the target's architecture."""
+    from cake_ir import targets
+    from corpus.gpu_bench import peak_flops
+
+    clock = device.get("sm_clock_mhz")
+    clock = clock if isinstance(clock, int | float) and 0 < clock < MAX_CLOCK_MHZ else MAX_CLOCK_MHZ
+    major = targets.get(s.job.target).compute_capability[0]
+    rate = peak_flops(major, s.contract.flop_unit, device["sms"], clock)
+    least = 1e6 * s.contract.flops(x.shape) / rate if rate else 0.0
+    if x.candidate is not None and x.candidate.median_us < least:
+        at = f"{shape_text(x.shape)} {x.mode}"
+        _refuse(
+            f"{at}: {x.candidate.median_us:.4g} us is less than the {least:.4g} us that the device needs for its FLOP"
+        )
 
 
 def _compare(b: jobs.Timing, candidate: jobs.Timing, where: str) -> None:
