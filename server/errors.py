@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from server.results import Result, clean
+from server.results import Result, clean, fit, plain
 
 
 class EngineError(Exception):
@@ -32,13 +32,16 @@ class EngineError(Exception):
         self.next = clean(next, 600)
 
     def result(self) -> Result:
-        return Result(
-            summary=self.message,
-            status="error",
-            code=self.code,
-            ids=dict(self.ids),
-            data=dict(self.data),
-            next=self.next,
+        """The answer, within the budget of a concise one."""
+        return fit(
+            Result(
+                summary=self.message,
+                status="error",
+                code=self.code,
+                ids=dict(self.ids),
+                data=plain(self.data),
+                next=self.next,
+            )
         )
 
 
@@ -57,11 +60,10 @@ class UnknownId(EngineError):
             "args/unknown-id",
             f"this workspace holds no {what} with id {clean(given, 80)!r}",
             "ids live as long as the workspace directory; "
-            + (
-                "make the call again without job_id"
-                if what == "job"
-                else "call propose_ir with the whole text for a fresh one"
-            ),
+            + {
+                "job": "make the call again without job_id",
+                "profile": "profile the reference again and give the measurement_id of that answer",
+            }.get(what, "call propose_ir with the whole text for a fresh one"),
         )
 
 

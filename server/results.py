@@ -40,11 +40,11 @@ EXIT_CODES: Mapping[str, int] = {
     "error": 2,
 }
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 def clean(text: str, limit: int = 2_000) -> str:
-    """Text that is safe to hand to a terminal or a model: no control or direction characters, bounded length."""
+    """Text that is safe to hand to a terminal or a model: no control or direction characters, no halves of one, bounded length."""
     out = _CONTROL.sub(" ", text)
     return out if len(out) <= limit else out[: max(limit - 1, 0)] + "…"
 
@@ -309,6 +309,12 @@ def fit(result: Result, detail: Detail = "concise") -> Result:
         first.related.clear()
     while size_of(result.compact()) > budget and len(result.artifacts) > 1:
         result.artifacts.pop()
+    # Sentences last: each is bounded, but not in bytes, and not all of them together.
+    for limit in (300, 150):
+        if size_of(result.compact()) <= budget:
+            break
+        result.undecided = [clean(u, limit // 3) for u in result.undecided[: MAX_DIAGNOSTICS // 2]]
+        result.summary, result.next = clean(result.summary, limit), clean(result.next, limit)
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cake_ir.diagnostics import Diagnostic, Edit, Fix, Related, Span, Step, error
+from server.errors import EngineError
 from server.programs import apply_edits
 from server.results import (
     CONCISE_BYTES,
@@ -43,6 +45,7 @@ def many(count: int, text: str = LONG) -> list[Diagnostic]:
 def test_clean_removes_control_and_direction_characters_and_keeps_newlines_and_tabs() -> None:
     assert clean("a\x1b[31mb\x00\u202ec\td\ne") == "a [31mb  c\td\ne"
     assert clean("x" * 50, 10) == "x" * 9 + "…"
+    assert clean("a\ud800b") == "a b", "half a character cannot be sent"
 
 
 def test_plain_makes_json_of_awkward_values() -> None:
@@ -141,3 +144,16 @@ def test_a_failed_step_stands_first_and_outlives_the_facts_of_the_build() -> Non
     got = fit(joined(build, "check-cpu", part), "concise")
     assert next(iter(got.data)) == "check_cpu" and got.data["check_cpu"]["failed"] == [case, case]
     assert size_of(got.compact()) <= CONCISE_BYTES and "instructions" in got.data["left_out"]
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "漢", "\u202e", "\ud800"])
+def test_an_error_fits_whatever_it_carries(letter: str) -> None:
+    stood = [letter * 260] * 50
+    at = {"kernel": letter * 3_000, "shape": {f"{letter * 300}{i}": 2**40 for i in range(60)}}
+    ids = {"failure_id": "f_" + "0" * 32}
+    got = EngineError(
+        "worker/hung", letter * 5_000, "report it " + letter * 5_000, ids, {"at": at, "stood": stood}
+    ).result()
+    assert size_of(got.compact()) <= CONCISE_BYTES and "\u202e" not in json.dumps(got.compact(), ensure_ascii=False)
+    assert got.next.startswith("report it") and got.ids == ids
+    assert got.data or letter == "漢", "evidence goes only where the sentences alone fill the answer"
