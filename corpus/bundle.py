@@ -38,8 +38,9 @@ MAX_FILE = 32 << 20
 MAX_TOTAL = 256 << 20
 MAX_DEPTH = 40
 _NAME = re.compile(r"manifest\.json|(?:jobs|results)/[a-z0-9_.-]{1,80}\.json|cubins/[0-9a-f]{64}\.cubin")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
-"""Characters that steer a terminal or the reading direction; evidence is printed, so no bundle holds any."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+"""Characters that steer a terminal or the reading direction, and halves of characters, which no file can hold; evidence is
+printed and kept, so no bundle holds any."""
 _PRIVATE = ("uuid", "serial", "hostname", "pci_bus_id")
 """Device facts that name one very machine; they are left out of a bundle."""
 
@@ -155,13 +156,12 @@ def read(path: Path) -> Bundle:
     """A bundle from a file. Raises CakeError: `bundle/unreadable` (no file, no zip, cut off), `bundle/too-large`,
     `bundle/unsafe` (a name or an entry that no bundle has), `bundle/malformed` (JSON that does not fit), `bundle/hash`."""
     try:
-        if path.stat().st_size > MAX_BUNDLE:
-            _bad(
-                "too-large", f"{path.name} has {path.stat().st_size} bytes; a bundle has at most {MAX_BUNDLE >> 20} MiB"
-            )
-        raw = path.read_bytes()
+        with path.open("rb") as handle:  # what says no size (a pipe, a device) is bounded too
+            raw = handle.read(MAX_BUNDLE + 1)
     except OSError as exc:
         _bad("unreadable", f"{path} cannot be read: {exc.strerror}")
+    if len(raw) > MAX_BUNDLE:
+        _bad("too-large", f"{path.name} is larger than {MAX_BUNDLE >> 20} MiB; no bundle is")
     files = _unpack(raw)
     if "manifest.json" not in files:
         _bad("malformed", "the bundle has no manifest.json")

@@ -20,13 +20,32 @@ def read_program(path: Path) -> str:
     from server.errors import BadArgument
 
     try:
-        if path.stat().st_size > MAX_FILE:
-            raise BadArgument(f"{path} has {path.stat().st_size} bytes; a program has at most 262144", code="args/file")
-        return path.read_bytes().decode("utf-8")
-    except OSError as exc:
-        raise BadArgument(f"{path} cannot be read: {exc.strerror}", code="args/file") from exc
+        return read_bounded(path, MAX_FILE, "a program").decode("utf-8")
     except UnicodeDecodeError as exc:
         raise BadArgument(f"{path} is not UTF-8 text (byte {exc.start})", code="args/file") from exc
+
+
+def read_bounded(path: Path, most: int, what: str) -> bytes:
+    """The bytes of a file, which may be a pipe or an endless device. Raises BadArgument beyond `most` bytes."""
+    from server.errors import BadArgument
+
+    try:
+        with path.open("rb") as handle:
+            data = handle.read(most + 1)
+    except OSError as exc:
+        raise BadArgument(f"{path} cannot be read: {exc.strerror}", code="args/file") from exc
+    if len(data) > most:
+        raise BadArgument(f"{path} is too large: {what} has at most {most} bytes", code="args/file")
+    return data
+
+
+def refuse_device(path: Path) -> None:
+    """Raises BadArgument where a file is to be written and something else stands (a device, a pipe): a rename would
+    replace it."""
+    from server.errors import BadArgument
+
+    if path.exists() and not path.resolve().is_file():
+        raise BadArgument(f"{path} cannot be written: it is no regular file", code="args/file")
 
 
 def parse_value(text: str) -> bool | int | float | str:

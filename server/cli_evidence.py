@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from server.cli_common import finish, finish_rows, json_option
+from server.cli_common import finish, finish_rows, json_option, refuse_device
 
 if TYPE_CHECKING:
     from server.results import Result
@@ -112,6 +112,7 @@ def selftest(ctx: click.Context, out: Path, quick: bool, names: str | None, as_j
     from server.results import Result
     from server.terminal import working
 
+    refuse_device(out)
     indices = ctx.obj.catalog().gpu_indices()
     only = [n.strip() for n in (names or "").split(",") if n.strip()]
     command = "cake selftest" + " --quick" * quick + (f" --kernels {','.join(only)}" if only else "")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from server.cli_common import finish, json_option, read_program
+from server.cli_common import finish, json_option, read_bounded, read_program, refuse_device
 
 if TYPE_CHECKING:
     from server.engine import Engine
@@ -55,6 +55,7 @@ def report(
 
     if not out.parent.is_dir():
         raise BadArgument(f"{out} cannot be written: {out.parent} is not a directory", code="args/file")
+    refuse_device(out)
     if contract is not None:
         ctx.obj.catalog().contract(contract)
     profiles = [w for w in what if w.endswith(".json")]
@@ -166,10 +167,11 @@ def _rendered(e: Evidence) -> tuple[str, str, dict[str, Any]]:
 def _profiles(paths: list[Path], program: Path | None) -> tuple[str, str, dict[str, Any]]:
     from server.errors import BadArgument
     from server.report import comparison_page, timeline_page
+    from server.results import clean
 
     loaded = [_profile(p) for p in paths]
     texts = [read_program(program) if program else _corpus_text(p) for p in loaded]
-    names = [str(p.get("kernel", "kernel")) for p in loaded]
+    names = [clean(str(p.get("kernel", "kernel")), 120) for p in loaded]
     title = f"Profile of {names[0]}" if len(set(names)) == len(names) == 1 else f"Two profiles of {names[0]}"
     title = f"Profiles of {names[0]} and {names[-1]}" if len(set(names)) == 2 else title
     try:
@@ -187,13 +189,7 @@ def _profile(path: Path) -> dict[str, Any]:
     from server.errors import BadArgument
 
     try:
-        if path.stat().st_size > MAX_PROFILE:
-            raise BadArgument(
-                f"{path} has {path.stat().st_size} bytes; a profile has at most {MAX_PROFILE}", code="args/file"
-            )
-        found = json.loads(path.read_bytes())
-    except OSError as exc:
-        raise BadArgument(f"{path} cannot be read: {exc.strerror}", code="args/file") from exc
+        found = json.loads(read_bounded(path, MAX_PROFILE, "a profile"))
     except (ValueError, RecursionError) as exc:
         raise BadArgument(f"{path} is not JSON: {exc}", code="args/file") from exc
     if not isinstance(found, dict) or not isinstance(found.get("timeline"), dict):

@@ -99,6 +99,7 @@ def manifest(**change: Any) -> Callable[[Files], None]:
         (manifest(date="yesterday"), "bundle/malformed", "date"),
         (manifest(command="\x1b[2Jcake"), "bundle/unsafe", "control characters"),
         (manifest(packages={"a\u202e": "1"}), "bundle/unsafe", "control characters"),
+        (manifest(cake="\ud800"), "bundle/unsafe", "control characters"),
         (manifest(command="x" * 500), "bundle/malformed", "command"),
         (add("manifest.json", b'{"format": NaN}'), "bundle/malformed", "no JSON number"),
         (add("manifest.json", b"[" * 100_000), "bundle/malformed", "no JSON"),
@@ -145,6 +146,7 @@ def test_too_many_files_and_a_huge_file_are_refused(tmp_path: Path, monkeypatch:
     with (tmp_path / "huge.zip").open("wb") as out:
         out.truncate(bundle.MAX_BUNDLE + 1)
     assert code(tmp_path / "huge.zip")[0] == "bundle/too-large"
+    assert code(Path("/dev/zero"))[0] == "bundle/too-large"
 
 
 def test_doubled_and_encrypted_entries_are_refused(tmp_path: Path) -> None:

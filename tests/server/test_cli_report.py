@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,24 @@ def test_refusals_say_what_to_do(tmp_path: Path, variant: str) -> None:
         assert not page.exists()
     assert "is not a directory" in run(tmp_path, "-o", tmp_path / "none" / "page.html").output
     assert run(tmp_path).exit_code == 2
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path, variant: str) -> None:
+    pipe = tmp_path / "pipe.html"
+    os.mkfifo(pipe)
+    for argv in (["report", variant, "-o", pipe], ["selftest", "--out", pipe]):
+        got = CliRunner().invoke(cli, ["--workspace", str(tmp_path / "ws"), "--no-gpu", *map(str, argv)])
+        assert got.exit_code == 2 and "no regular file" in got.output and pipe.is_fifo()
+
+
+def test_endless_files_and_halves_of_characters_are_answered(tmp_path: Path) -> None:
+    page, endless, half = tmp_path / "page.html", tmp_path / "endless.json", tmp_path / "half.json"
+    endless.symlink_to("/dev/zero")
+    got = run(tmp_path, endless, "-o", page)
+    assert got.exit_code == 2 and "too large" in got.output and not page.exists()
+    half.write_text(json.dumps({**profile(), "kernel": "\ud800\x1b[31m"}))
+    got = run(tmp_path, half, "-o", page)
+    assert got.exit_code == 0 and "\x1b" not in got.output and "\x1b" not in page.read_text()
 
 
 def test_a_full_disk_leaves_the_old_page(tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
