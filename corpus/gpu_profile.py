@@ -108,7 +108,12 @@ def counters(job: Job, launch: Launch) -> dict[str, Any]:
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     with tempfile.TemporaryDirectory(prefix="cake-ncu-") as folder:
         report = Path(folder) / "kernel.ncu-rep"
-        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "TMPDIR": folder,
+            "LC_ALL": "C",
+        }  # numbers with a decimal point
         try:
             done = _run([tool, *arguments(str(launch.plans[0]["symbol"]), report), sys.executable, "-m", "corpus.gpu_main"],
                         folder, environment, TIMEOUT_S, inner)  # fmt: skip

@@ -113,11 +113,11 @@ def parse(text: str, tool: Tool, lines: Mapping[str, Lines] | None = None) -> Pa
         head = block[0]
         summary = _SUMMARY.search(head)
         if summary:
-            errors = (errors or 0) + int(summary.group(1) or summary.group(2))
+            errors = (errors or 0) + _int(summary.group(1) or summary.group(2))
             continue
         hidden = _NOT_PRINTED.search(head)
         if hidden:
-            dropped += int(hidden.group(1))
+            dropped += _int(hidden.group(1))
             continue
         if _NOISE.search(head):
             continue
@@ -164,6 +164,11 @@ def _blocks(text: str) -> Iterable[list[str]]:
         yield block
 
 
+def _int(digits: str | None, base: int = 10) -> int:
+    """A number of the tool's text; 0 where there is none, or one longer than any that the tool counts."""
+    return int(digits, base) if digits and len(digits) <= 20 else 0
+
+
 def _finding(block: Sequence[str], tool: Tool, table: Lines) -> Finding:
     head = block[0]
     race = _RACE.match(head)
@@ -180,14 +185,14 @@ def _finding(block: Sequence[str], tool: Tool, table: Lines) -> Finding:
         site = _SITE.match(text)
         who = _BY.search(text)
         if frame:
-            frames.append(int(frame["line"]))
+            frames.append(_int(frame["line"]))
         elif text.startswith("Device Frame"):
             continue
         elif site:
             sites.append(_site(site, table))
-            count += int(site["hazards"] or 0)
+            count += _int(site["hazards"])
         elif who and thread is None:
-            x, y, z, bx, by, bz = map(int, who.groups())
+            x, y, z, bx, by, bz = map(_int, who.groups())
             thread, block_at = (x, y, z), (bx, by, bz)
         elif not who and len(facts) < 4:
             facts.append(text[:200])
@@ -205,8 +210,8 @@ def _finding(block: Sequence[str], tool: Tool, table: Lines) -> Finding:
 
 
 def _site(found: re.Match[str], table: Lines) -> Site:
-    offset = int(found["offset"], 16)
-    own = int(found["line"]) if (found["file"] or "").endswith(".cake") else 0
+    offset = _int(found["offset"], 16)
+    own = _int(found["line"]) if (found["file"] or "").endswith(".cake") else 0
     access = re.sub(r"^and ", "", found["access"] or "").lower()
     function = found["function"].split("(", 1)[0].removeprefix("cake::")
     return Site(line=own or line_at(table, offset), offset=offset, access=access[:40], function=function[:80])

@@ -65,6 +65,8 @@ def source_page(text: str) -> list[dict[str, Any]]:
     except KeyError as exc:
         raise ValueError(f"the source page of ncu lacks the column {exc}") from exc
     reasons = [(name.removeprefix("stall_"), i) for name, i in at.items() if re.fullmatch(r"stall_\w+", name)]
+    if any(len(row) != len(head) for row in rows):
+        raise ValueError("the source page of ncu is cut off")
     first = int(rows[1][address], 16)
     out = []
     for row in rows[1:]:
@@ -100,13 +102,16 @@ def _table(text: str, first: str) -> list[list[str]]:
     """The CSV table that starts at the line beginning with `first`; ncu may print warnings before it."""
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith(first)), len(lines))
-    return [row for row in csv.reader(io.StringIO("\n".join(lines[start:]))) if row]
+    try:
+        return [row for row in csv.reader(io.StringIO("\n".join(lines[start:]))) if row]
+    except csv.Error as exc:
+        raise ValueError(f"the page of ncu is no CSV: {exc}") from exc
 
 
 def _count(text: str) -> int:
     try:
         return int(float(text.replace(",", "")))
-    except ValueError:
+    except (ValueError, OverflowError):  # "inf"
         return 0
 
 

@@ -210,3 +210,16 @@ def test_a_sanitize_job_carries_its_line_table() -> None:
     assert len(set(lines)) > 5 and all(0 <= n <= last for n in lines)
     assert hashlib.sha256(job.cubin(next(iter(job.cubins)))).hexdigest() in job.cubins
     assert "rmsnorm" in contracts() and os.sep not in job.kernel
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ERROR SUMMARY: {} errors", "{} errors were not printed. Use --print-limit option",
+        "Invalid __global__ write of size 4 bytes\n=========     at k+0x{} in x.cake:{}\n"
+        "=========     by thread ({},0,0) in block ({},0,0)",
+    ],
+)  # fmt: skip
+def test_numbers_without_end_end_nothing(text: str) -> None:
+    got = parse("========= " + text.format(*["9" * 5_000] * 4), "memcheck", {})
+    assert not got.errors and not got.dropped and all(s.line == 0 for f in got.findings for s in f.sites)

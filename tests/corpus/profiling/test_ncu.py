@@ -93,3 +93,13 @@ def test_complaints_say_what_to_do(log: str, says: str) -> None:
 
 def test_the_brief_answer_names_known_metrics() -> None:
     assert set(BRIEF) <= {m.name for m in METRICS} and len({m.name for m in METRICS}) == len(METRICS)
+
+
+@pytest.mark.parametrize(
+    "rows", ['"0x10","x","1"', '"0x10","x","1","2","3"', '"zz","x","1","2"', '"0x10","' + "x" * 200_000 + '","1","2"']
+)
+def test_a_damaged_source_page_is_a_value_error(rows: str) -> None:
+    head = '"Address","Source","# Samples","Instructions Executed"\n'
+    with pytest.raises(ValueError):
+        ncu.source_page(head + rows + "\n")
+    assert ncu.source_page(head + '"0x10","NOP","inf","2"\n')[0]["samples"] == 0
