@@ -103,7 +103,7 @@ def read_job(stream: BinaryIO) -> jobs.Job:
         raise jobs.bad("job/bad", f"the job is larger than {MAX_JOB >> 20} MiB")
     try:
         obj = json.loads(line)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise jobs.bad("job/bad", f"the job is no JSON object: {str(exc)[:200]}") from exc
     return jobs.parse(obj)
 

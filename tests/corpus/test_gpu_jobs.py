@@ -145,6 +145,7 @@ def worker(payload: bytes, **kw: Any) -> tuple[int, list[dict[str, Any]]]:
     ("payload", "code", "rule", "text"),
     [
         (b"", jobs.EXIT_BAD_JOB, "job/bad", "no JSON object"),
+        (b'{"a":' * 100_000, jobs.EXIT_BAD_JOB, "job/bad", "no JSON object"),
         (b"[1]\n", jobs.EXIT_BAD_JOB, "job/bad", "job"),
         (b'{"kind": "run"}\n', jobs.EXIT_BAD_JOB, "job/bad", "kind"),
         (b'{"kind": "check", "contract": "nope"}\n', jobs.EXIT_BAD_JOB, "job/bad-contract", "no contract 'nope'"),
