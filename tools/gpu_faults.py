@@ -1,8 +1,8 @@
 """Faulty kernels on a borrowed GPU, one after the other: each is answered in time, and the next right kernel works.
 
     python -m tools.gpu_faults prepare DIR                     compile the kernels of tests/faults past the verifier
-    python -m tools.gpu_faults run DIR OUT [--trial]           on the GPU machine (numpy, ml_dtypes, pydantic, cuda-bindings)
-    python -m tools.gpu_faults record DIR OUT                  corpus/results/isolation.json
+    python -m tools.gpu_faults run DIR OUT [--trial] [--only NAME]    on the GPU machine (numpy, ml_dtypes, pydantic, cuda-bindings)
+    python -m tools.gpu_faults record DIR OUT [DIR OUT ...]    corpus/results/isolation.json; later runs add to the first
 
 The run goes through the product's own supervision: the GPU's lock, one worker process a job, the questions after a fault
 (`server.diagnosis`), and an evidence store that is written and read back after every kernel.
@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from corpus import evidence
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "corpus" / "results" / "isolation.json"
@@ -51,12 +53,12 @@ def prepare(directory: Path) -> int:
     return 0
 
 
-def jobs_of(directory: Path, trial: bool) -> list[dict[str, Any]]:
+def jobs_of(directory: Path, trial: bool = False, only: Sequence[str] = ()) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in (directory / "jobs.jsonl").read_text().splitlines()]
-    return [j for j in found if j["trial"]] if trial else found
+    return [j for j in found if (j["trial"] or not trial) and (not only or j["name"] in only)]
 
 
-def run(directory: Path, out: Path, trial: bool) -> int:
+def run(directory: Path, out: Path, trial: bool = False, only: Sequence[str] = ()) -> int:
     """All kernels in a row; OUT/rows.jsonl as they come, OUT/device.json. Exit code 1 when the GPU is lost."""
     from server.store import Store
 
@@ -67,7 +69,7 @@ def run(directory: Path, out: Path, trial: bool) -> int:
     (out / "device.json").write_text(json.dumps(device))
     begin = time.monotonic()
     with (out / "rows.jsonl").open("a", encoding="utf-8") as sink:
-        for number, job in enumerate(jobs_of(directory, trial), 1):
+        for number, job in enumerate(jobs_of(directory, trial, only), 1):
             row = bench.one(job, device["sms"])
             sink.write(json.dumps(row) + "\n")
             sink.flush()
@@ -200,6 +202,7 @@ def code_of(raw: Mapping[str, Any]) -> str:
 EXPECTED: dict[str, Callable[[str], bool]] = {
     "hang": lambda code: code == "worker/hung",
     "fault": lambda code: code == "lowering/device-fault",
+    "stop": lambda code: code in ("worker/hung", "lowering/device-fault"),
     "refused": lambda code: (
         code in ("lowering/launch-refused", "lowering/wrong-architecture", "lowering/cuda-error", "lowering/bad-plan")
     ),
@@ -217,33 +220,57 @@ def as_expected(row: Mapping[str, Any]) -> bool:
     )
 
 
-def record(directory: Path, out: Path) -> int:
-    """corpus/results/isolation.json from a whole run."""
-    rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
-    meta = json.loads((directory / "meta.json").read_text())
-    rows = list({r["name"]: r for r in rows}.values())
-    missing = {j["name"] for j in jobs_of(directory, False)} - {r["name"] for r in rows}
-    if missing:
-        print(f"the run lacks {', '.join(sorted(missing))}")
+def record(runs: Sequence[tuple[Path, Path]]) -> int:
+    """corpus/results/isolation.json from one run over all kernels and later ones over some, each as (jobs, answers).
+
+    A later answer of a kernel replaces an earlier one. Kernels that the last jobs no longer hold are listed as withdrawn,
+    with what they did.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    about, devices = [], []
+    for directory, out in runs:
+        meta, jobs = json.loads((directory / "meta.json").read_text()), {j["name"]: j for j in jobs_of(directory)}
+        lines = (out / "rows.jsonl").read_text().splitlines()
+        devices.append(json.loads((out / "device.json").read_text()))
+        ran = {r["name"]: r for r in map(json.loads, lines)}
+        about.append({"kernels_in_a_row": len(ran), "commit": meta["commit"], "compiler": meta["compiler"]})
+        for row in ran.values():
+            rows[row["name"]] = {**row, "run": len(about), "sha256": _sha(jobs[row["name"]]["job"])}
+    if len({(d.get("name"), d.get("driver")) for d in devices}) > 1:
+        print("the runs are of different devices or drivers")
         return 1
-    broken = [r for r in rows if r["ending"] != "refused"]
+    endings = {j["name"]: j["ending"] for j in jobs_of(runs[-1][0])}
+    missing = endings.keys() - rows.keys()
+    if missing:
+        print(f"the runs lack {', '.join(sorted(missing))}")
+        return 1
+    withdrawn = [r for r in rows.values() if r["name"] not in endings]
+    kept = [{**r, "ending": endings[r["name"]]} for r in rows.values() if r["name"] in endings]
+    kept = [{**r, "ok": as_expected(r)} for r in kept]
+    stopped = [r for r in kept if r["code"] in ("worker/hung", "lowering/device-fault")]
     found = {
-        "kind": "isolation", "device": json.loads((out / "device.json").read_text()), "compiler": meta["compiler"],
-        "commit": meta["commit"], "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "kind": "isolation", "device": devices[0], "compiler": about[0]["compiler"],
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "runs": about,
         "command": "python -m tools.gpu_faults prepare DIR; run DIR OUT; record DIR OUT",
-        "kernels": len(rows), "hung_or_faulting": len(broken), "endings": dict(Counter(r["ending"] for r in rows)),
-        "codes": dict(Counter(r["code"] for r in rows)), "in_time": sum(r["in_time"] for r in rows),
-        "gpu_answers": sum(r["gpu_answers"] for r in rows), "right_after": sum(r["right_after"] for r in rows),
-        "store_whole": sum(r["store_whole"] for r in rows), "as_expected": sum(r["ok"] for r in rows),
-        "located": sum(bool(r["standing"].get("stood")) for r in rows), "longest_answer_s": max(r["answered_s"] for r in rows),
-        "seconds": round(sum(r["answered_s"] + r["diagnosed_s"] + r["right_s"] for r in rows), 1), "rows": rows,
+        "kernels": len(kept), "hung_or_faulting": len(stopped), "codes": dict(Counter(r["code"] for r in kept)),
+        "in_time": sum(r["in_time"] for r in kept), "gpu_answers": sum(r["gpu_answers"] for r in kept),
+        "right_after": sum(r["right_after"] for r in kept), "store_whole": sum(r["store_whole"] for r in kept),
+        "as_expected": sum(r["ok"] for r in kept), "located": sum(bool(r["standing"].get("stood")) for r in kept),
+        "longest_answer_s": max(r["answered_s"] for r in kept),
+        "seconds": round(sum(r["answered_s"] + r["diagnosed_s"] + r["right_s"] for r in kept), 1),
+        "withdrawn": withdrawn, "rows": kept,
     }  # fmt: skip
-    RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print({k: v for k, v in found.items() if k not in ("rows", "device")})
-    for r in rows:
+    evidence.replace(RESULT, found)
+    print({k: v for k, v in found.items() if k not in ("rows", "device", "withdrawn")})
+    for r in kept:
         if not r["ok"]:
             print(f"NOT AS EXPECTED {r['name']}: {r['code']} {r['says']}")
-    return 0 if found["as_expected"] == len(rows) else 1
+    return 0 if found["as_expected"] == len(kept) else 1
+
+
+def _sha(job: Mapping[str, Any]) -> str:
+    """The SHA-256 of the faulty kernel's cubin (comma separated for several)."""
+    return ",".join(sorted({str(p["cubin_sha256"]) for launch in job["launches"] for p in launch["plans"]}))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -251,14 +278,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli = argparse.ArgumentParser(prog="tools.gpu_faults")
     cli.add_argument("step", choices=("prepare", "run", "record"))
     cli.add_argument("dir", type=Path)
-    cli.add_argument("out", type=Path, nargs="?")
+    cli.add_argument("out", type=Path, nargs="*")
     cli.add_argument("--trial", action="store_true", help="only a first few")
+    cli.add_argument("--only", action="append", default=[], metavar="NAME", help="only this kernel")
     a = cli.parse_args(argv)
     if a.step == "prepare":
         return prepare(a.dir)
-    if a.out is None:
-        cli.error("OUT is missing")
-    return run(a.dir, a.out, a.trial) if a.step == "run" else record(a.dir, a.out)
+    if len(a.out) % 2 == 0 or (a.step == "run" and len(a.out) != 1):
+        cli.error("give DIR OUT" + (", or several such pairs" if a.step == "record" else ""))
+    paths = [a.dir, *a.out]
+    return (
+        run(a.dir, a.out[0], a.trial, a.only)
+        if a.step == "run"
+        else record(list(zip(paths[::2], paths[1::2], strict=True)))
+    )
 
 
 if __name__ == "__main__":

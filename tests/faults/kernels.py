@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Ending = Literal["hang", "fault", "refused"]
+Ending = Literal["hang", "fault", "stop", "refused"]
+"""`stop`: hangs or faults, as the bytes happen to lie that it runs as code."""
 
 PRELUDE = r"""
 typedef unsigned short bf16;
@@ -123,7 +124,8 @@ FAULTS = (
     Cuda("read_far", "fault", "if (((const volatile char*)x)[1ull << 42] == 3) y[0] = 1;"),
     Cuda("atomic_null", "fault", "atomicAdd((unsigned*)32, 1u);"),
     Cuda("misaligned_global", "fault", "*(volatile int*)((char*)y + 1) = 1;"),
-    Cuda("misaligned_vector", "fault", "if (((volatile float4*)((char*)x + 4))->x == 3.0f) y[0] = 1;"),
+    Cuda("misaligned_vector_store", "fault",
+         'if (one) asm volatile("st.global.v4.b32 [%0], {%1, %1, %1, %1};" ::"l"((char*)y + 4), "r"(1) : "memory");'),
     Cuda("misaligned_atomic", "fault", "atomicAdd((unsigned*)((char*)y + 2), 1u);"),
     Cuda("misaligned_shared", "fault",
          'asm volatile("st.shared.u32 [%0], %1;" ::"r"(address(&barrier) + 1u), "r"(1u) : "memory");'),
@@ -141,7 +143,7 @@ FAULTS = (
     Cuda("stack_overflow", "fault", "if (one) y[0] = (bf16)deep(M, D);",
          extra="__device__ __noinline__ int deep(int n, int d) { volatile int held[64]; held[n & 63] = d; "
                "return n == -7 ? d : deep(n + 1, held[d & 63] + 1) + held[n & 63]; }"),
-    Cuda("jump_into_data", "fault", "if (one) { typedef void (*F)(); F f = (F)(u64)(0x10 + never); f(); }"),
+    Cuda("jump_into_data", "stop", "if (one) { typedef void (*F)(); F f = (F)(u64)(0x10 + never); f(); }"),
     Cuda("no_such_instruction", "fault", cubin="bad opcode"),
     Cuda("fault_at_the_third_launch", "fault", f"if (launch == 2) {WILD}"),
     Cuda("fault_after_a_while", "fault",
@@ -185,7 +187,8 @@ DEADLOCKS = (
     Changed("kmeans_wait_for_the_next_slot", "kmeans_assign", "wait(full[n])", "wait(full[n + 1])", ONE_TILE),
     Changed("kmeans_refill_waits_for_itself", "kmeans_assign", "wait(free[n - STAGES])", "wait(free[n])", ONE_TILE),
     Changed("kmeans_points_wait_for_themselves", "kmeans_assign", "wait(x_free[t - 1])", "wait(x_free[t])", ONE_TILE),
-    Changed("kmeans_points_of_the_next_tile", "kmeans_assign", "wait(x_full[t])", "wait(x_full[t + 1])", ONE_TILE),
+    Changed("kmeans_released_in_three_rounds", "kmeans_assign", "                arrive(free[n])\n",
+            "                if k < 3:\n                    arrive(free[n])\n", ONE_TILE),
 )  # fmt: skip
 
 KERNELS: tuple[Cuda | Changed, ...] = (*HANGS, *DEADLOCKS, *FAULTS, *REFUSED)

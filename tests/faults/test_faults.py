@@ -58,7 +58,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     made = [{"name": "a", "ending": "hang"}, {"name": "b", "ending": "refused"}]
-    spec = {"kind": "check", "launch_timeout_s": 2.0}
+    spec = {"kind": "check", "launch_timeout_s": 2.0, "launches": [{"plans": [{"cubin_sha256": "00"}]}]}
     rows = [
         {**m, "trial": True, "kind": "cuda", "job": {**spec, "name": m["name"]}, "named": {}, "where": None}
         for m in made
@@ -77,7 +77,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer
         monkeypatch.setattr(worker, "run_worker", run_worker)
         gpu_faults.run(jobs, tmp_path / "out", trial=False)
         rows = [json.loads(line) for line in (tmp_path / "out" / "rows.jsonl").read_text().splitlines()]
-        go.code = gpu_faults.record(jobs, tmp_path / "out")  # type: ignore[attr-defined]
+        go.code = gpu_faults.record([(jobs, tmp_path / "out")])  # type: ignore[attr-defined]
         return rows
 
     return go
@@ -128,3 +128,30 @@ def test_a_worker_that_dies_is_an_answer(machine: Any) -> None:
         raise EngineError("worker/killed", "ended by SIGKILL")
 
     assert {r["code"] for r in machine(dies)} == {"worker/killed"} and machine.code == 1
+
+
+def test_a_later_run_adds_to_the_first_and_withdrawn_kernels_stay_visible(machine: Any, tmp_path: Path) -> None:
+    machine(lambda job: RIGHT if job["kind"] == "right" else {"passed": True, "summary": "passed", "cases": []})
+    again, out = tmp_path / "again", tmp_path / "out2"
+    again.mkdir()
+    out.mkdir()
+    jobs = [json.loads(line) for line in (tmp_path / "jobs" / "jobs.jsonl").read_text().splitlines()]
+    named = [{**jobs[0], "name": "c"}, jobs[1]]
+    (again / "jobs.jsonl").write_text("".join(json.dumps(j) + "\n" for j in named))
+    (again / "meta.json").write_text(json.dumps({"commit": "d", "compiler": "n"}))
+    first = [json.loads(line) for line in (tmp_path / "out" / "rows.jsonl").read_text().splitlines()]
+    rows = [{**first[0], "name": "c", "code": "worker/hung"}, {**first[1], "code": "lowering/launch-refused"}]
+    (out / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (out / "device.json").write_text((tmp_path / "out" / "device.json").read_text())
+    runs = [(tmp_path / "jobs", tmp_path / "out"), (again, out)]
+    (tmp_path / "out" / "device.json").write_text(json.dumps({"name": "GPU", "driver": "1"}))
+    (out / "device.json").write_text(json.dumps({"name": "GPU", "driver": "1"}))
+    assert gpu_faults.record(runs) == 0
+    found = json.loads((tmp_path / "isolation.json").read_text())
+    assert [r["name"] for r in found["withdrawn"]] == ["a"] and {r["name"]: r["run"] for r in found["rows"]} == {
+        "b": 2,
+        "c": 2,
+    }
+    assert [r["commit"] for r in found["runs"]] == ["c", "d"] and found["hung_or_faulting"] == 1
+    (out / "device.json").write_text(json.dumps({"name": "another", "driver": "1"}))
+    assert gpu_faults.record(runs) == 1
