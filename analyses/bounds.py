@@ -285,7 +285,12 @@ class _Walk(Values):
             self.data.add(len(self.algebra.atoms) - 1)
             self.filled[len(self.algebra.atoms) - 1] = 0
         source, tile = op.operands.get("src"), op.results[0] if op.results else None
-        if op.name == "load" and isinstance(source, Region) and isinstance(tile, Fragment) and tile.type.dtype.name == "i32":
+        if (
+            op.name == "load"
+            and isinstance(source, Region)
+            and isinstance(tile, Fragment)
+            and tile.type.dtype.name == "i32"
+        ):
             fill = op.operands.get("fill", SConst(0))
             value = self.element(VFrag(tile, tile.type))
             if value is not None and isinstance(fill, SConst) and self.clips(source):
@@ -416,7 +421,9 @@ class _Walk(Values):
         except ZeroDivisionError:
             return False
 
-    def assign(self, g: Goal, atoms: list[int], dims: list[int], chance: random.Random, k: int) -> dict[int, int] | None:
+    def assign(
+        self, g: Goal, atoms: list[int], dims: list[int], chance: random.Random, k: int
+    ) -> dict[int, int] | None:
         """Values of all atoms, the oldest first: extents by chance, index variables at their ends."""
         values: dict[int, int] = {}
         large = g.kind == "overflow"
@@ -474,9 +481,7 @@ class _Walk(Values):
         a = self.algebra
         base = [v for v in a.closure([g.need]) if a.atoms[v].made is None and v not in self.launch_wide]
         shape = {
-            n: S.evaluate(p, values)
-            for n, p in self.values_of_dims.items()
-            if all(v in values for m in p for v in m)
+            n: S.evaluate(p, values) for n, p in self.values_of_dims.items() if all(v in values for m in p for v in m)
         }
         return Witnessed(
             shape, {a.atoms[v].name: values[v] for v in base}, S.evaluate(g.value, values), S.evaluate(g.limit, values)
@@ -510,8 +515,10 @@ def _shrinking(s: While) -> set[ScalarVar]:
     found: dict[ScalarVar, bool] = {}
     for x in walk(s.prelude + s.body):
         if isinstance(x, SetScalar):
-            masked = isinstance(x.value, SOp) and x.value.op == "&" and any(
-                isinstance(y, SVar) and y.var is x.var for y in x.value.args
+            masked = (
+                isinstance(x.value, SOp)
+                and x.value.op == "&"
+                and any(isinstance(y, SVar) and y.var is x.var for y in x.value.args)
             )
             found[x.var] = found.get(x.var, True) and masked
         elif isinstance(x, Op):

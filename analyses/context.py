@@ -26,7 +26,7 @@ from cake_ir.bound import (
     walk,
 )
 from cake_ir.derive import Derived
-from cake_ir.diagnostics import Diagnostic, Edit, Family, Fix, Related, Severity, Span, Subject
+from cake_ir.diagnostics import Diagnostic, Family, Fix, Related, Severity, Span, Subject
 
 SCALARS = (SConst, SVar, SOp)
 TILES = (VFrag, VSplat, VExpand, VOp)
@@ -151,7 +151,3 @@ def fragments_of(x: Any) -> set[Fragment]:
         return set().union(*(fragments_of(d.rows) for d in x.dims if d.rows is not None))
     return set()
 
-
-def replace_span(span: Span, new: str) -> Edit:
-    """An edit that replaces a span."""
-    return Edit(span=span, new=new)

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 # ---- scalar expressions --------------------------------------------------------------------------------------------
 
-UNIFORMITY = ("grid", "cluster", "cta", "instance")  # strongest first
-
-
 @dataclass(frozen=True, eq=False)
 class ScalarVar:
     """A scalar of one agent.
@@ -40,7 +37,7 @@ class ScalarVar:
     kind: str
     dtype: str  # "i32" (exact index) | "f32" | "bool" | "bf16" ... for loaded values not yet cast
     slot: int
-    uniformity: str = "instance"
+    uniformity: str = "instance"  # strongest first: grid, cluster, cta, instance
     span: Span = NOWHERE
 
 
@@ -70,11 +67,6 @@ class SOp:
 
 
 SX = Union[SConst, SVar, SOp]
-
-
-def static_value(x: SX) -> int | float | bool | None:
-    """The constant of an expression, or None when it is not constant."""
-    return x.value if isinstance(x, SConst) else None
 
 
 def sx_vars(x: SX) -> set[ScalarVar]:
@@ -308,8 +300,6 @@ class VOp:
 
 
 VX = Union[VFrag, VSplat, VExpand, VCoord, VOp]
-
-Operand = Union[View, Region, BarUse, VX, SX, Fragment, Role, str]
 
 # ---- statements ------------------------------------------------------------------------------------------------------
 

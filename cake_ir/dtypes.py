@@ -41,4 +41,3 @@ _ALL = [
 ]
 DTYPES: dict[str, DType] = {d.name: d for d in _ALL}
 F32, BF16, F16, I32, BOOL = (DTYPES[n] for n in ("f32", "bf16", "f16", "i32", "bool"))
-E4M3, E5M2 = DTYPES["e4m3"], DTYPES["e5m2"]

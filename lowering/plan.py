@@ -152,11 +152,6 @@ class TensorMapPlan:
     swizzle: int = 0
     fill: Fill = "zero"
 
-    @property
-    def box_bytes(self) -> int:
-        """Bytes one full copy writes to shared memory (out-of-range elements are filled, so they count)."""
-        return math.prod(self.box) * DTYPE_BYTES[self.dtype]
-
 
 @dataclass(frozen=True)
 class LaunchPlan:

@@ -15,8 +15,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-BYTES = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4}
-
 
 def prepare(directory: Path, spec: Path) -> int:
     from cake_ir import bind, parse

@@ -12,15 +12,13 @@ from collections.abc import Mapping
 from cake_ir.arithmetic import ARITH
 from cake_ir.bound import SX, ScalarVar, SConst, SOp, SVar, bounded_product
 
-ZERO, ONE = SConst(0), SConst(1)
+ZERO = SConst(0)
 STATIC_MAX = 2**63 - 1
 
 
 class StaticRange(Exception):
     """A static integer that leaves 64 bits; the statement that computes it is at fault."""
 
-
-INF = 1 << 62
 
 _COMPARE = {"<", "<=", ">", ">=", "==", "!="}
 

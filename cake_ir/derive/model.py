@@ -28,14 +28,6 @@ class TensorMap:
     swizzle: int
     fill: str = "zero"
 
-    @property
-    def box_bytes(self) -> int:
-        """Bytes one copy moves, clipped or not."""
-        n = 1
-        for b in self.box:
-            n *= b
-        return n * self.dtype.bits // 8
-
 
 @dataclass(frozen=True)
 class BoxCopy:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Instruction k always covers 32 bytes of input per row.
-K_BYTES = 32
+# The k of an instruction always covers 32 bytes of input per row.
 
 
 @dataclass(frozen=True)

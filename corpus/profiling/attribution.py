@@ -46,11 +46,6 @@ class Cell:
         """The most frequent reasons, issue included."""
         return dict(self.stalls.most_common(count))
 
-    def stalled_on(self) -> tuple[str, float] | None:
-        """The most frequent stall and its share of the samples."""
-        found = [(r, n) for r, n in self.stalls.most_common() if r not in IDLE]
-        return (found[0][0], found[0][1] / self.samples) if found and self.samples else None
-
 
 def align(
     sass: Sass, instructions: Sequence[Mapping[str, Any]], symbol: str

@@ -50,11 +50,6 @@ class Emitted:
     bound: BoundKernel
     derived: Derived
 
-    @property
-    def descriptors(self) -> tuple[Record, ...]:
-        """The records, under the name that decoders use."""
-        return self.records
-
 
 def _size(x: SX) -> int | str:
     return int(x.value) if isinstance(x, SConst) else sx_text(x)

@@ -52,10 +52,3 @@ class Helpers:
     def render(self) -> str:
         """The namespace with every used helper."""
         return PREAMBLE + "\n" + "\n".join(self._texts.values()) + "}  // namespace cake\n"
-
-
-def asm(template: list[str], outputs: list[str], inputs: list[str], clobber: bool = True, volatile: bool = True) -> str:
-    """An `asm` statement from PTX lines and operand texts."""
-    body = "\n".join(f'      "{line}\\n"' for line in template)
-    text = f"  asm {'volatile' if volatile else ''}(\n{body}\n      : {', '.join(outputs)} : {', '.join(inputs)}"
-    return text.replace("asm (", "asm(") + (' : "memory");' if clobber else ");")

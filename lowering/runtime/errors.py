@@ -87,11 +87,6 @@ def cuda_error(status: Any, what: str) -> CakeError:
     return CakeError(error(rule, "hardware", message, contract=contract))
 
 
-def is_sticky(fault: CakeError) -> bool:
-    """Whether the process must be replaced before the GPU is used again."""
-    return fault.diagnostic.rule == "lowering/device-fault"
-
-
 def no_gpu(reason: str) -> CakeError:
     """The error for a machine without a usable GPU."""
     return CakeError(

@@ -41,10 +41,6 @@ class EncodedMap:
         start = ctypes.addressof(self._raw)
         self.address = start + (-start % MAP_ALIGN)
 
-    def to_bytes(self) -> bytes:
-        """The encoded object."""
-        return ctypes.string_at(self.address, MAP_BYTES)
-
 
 def encode_tensor_map(plan: TensorMapPlan, pointer: int) -> EncodedMap:
     """The map of the tensor at device address `pointer`; raises CakeError `lowering/bad-plan` or a driver error."""

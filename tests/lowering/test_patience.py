@@ -114,4 +114,4 @@ def test_what_faulted_stays_pending_for_the_message(driver: FakeDriver, device: 
     driver.fail["cuCtxSynchronize"] = driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     with pytest.raises(CakeError) as caught:
         device.synchronize()
-    assert errors.is_sticky(caught.value) and device.patience.pending == ["k"]
+    assert caught.value.diagnostic.rule == "lowering/device-fault" and device.patience.pending == ["k"]
