@@ -119,14 +119,20 @@ def _record(env: Env, launch: Launch, trial: Trial, plain: Run, recordings: list
     _sequence([r.step for r in clocks])(env.stream)
     for _ in range(max(3, min(2000, round(CALIBRATION_US / max(plain_us, 1.0))))):
         plain(env.stream)
+    begin, end = env.device.event(), env.device.event()
+    begin.record(env.stream)
     instrumented(env.stream)
+    end.record(env.stream)
     env.sync()
+    recorded_us = end.ms_since(begin) * 1000
+    begin.close()
+    end.close()
     decoded: list[tl.Timeline] = []
     for short, r in zip(clocks, full, strict=True):
         ghz = tl.clock_ghz(r.tracks(), short.tracks())
         decoded.append(tl.decode(r.bytes(), r.table, r.shape, slots=_slots(r.step), ghz=ghz))
     longest = max(decoded, key=lambda t: t.kernel_us)
-    out = longest.timed(plain_us, instrumented_us).to_json()
+    out = longest.timed(plain_us, instrumented_us, recorded_us).to_json()
     out["notes"] = _notes(longest, plain, full[decoded.index(longest)])
     if len(decoded) > 1:
         out["kernels"] = [{"kernel": t.kernel, "kernel_us": t.kernel_us} for t in decoded]

@@ -225,18 +225,21 @@ class Timeline:
     tracks: tuple[dict[str, Any], ...]
     plain_us: float = 0.0
     instrumented_us: float = 0.0
+    recorded_us: float = 0.0
     overhead: float = 0.0
     dropped: int = 0
     clock_ghz: float = 0.0
     slots: int = 0
     notes: tuple[str, ...] = field(default=())
 
-    def timed(self, plain_us: float, instrumented_us: float) -> Timeline:
-        """With the times of the plain and the instrumented kernel in one run. What the roles cover is held against the latter: it
-        falls short where records are lost, and goes wrong with the conversion of clocks."""
-        roles = tuple({**r, "covered": _rounded(sum(r["us"].values()) / instrumented_us)} for r in self.roles)
+    def timed(self, plain_us: float, instrumented_us: float, recorded_us: float) -> Timeline:
+        """With event times: of the plain and the instrumented kernel in one run, and of the very launch that was recorded. What
+        the roles cover is held against the last: it falls short where records are lost, and goes wrong with the conversion of
+        clocks; another launch may run at another clock."""
+        roles = tuple({**r, "covered": _rounded(sum(r["us"].values()) / recorded_us)} for r in self.roles)
         overhead = instrumented_us / plain_us - 1
-        return replace(self, plain_us=plain_us, instrumented_us=instrumented_us, overhead=overhead, roles=roles)
+        times = {"plain_us": plain_us, "instrumented_us": instrumented_us, "recorded_us": recorded_us}
+        return replace(self, **times, overhead=overhead, roles=roles)
 
     def to_json(self) -> dict[str, Any]:
         """The object of docs/measuring.md."""

@@ -153,6 +153,7 @@ def _facts(raw: Mapping[str, Any], spec: Any, detail: Detail) -> dict[str, Any]:
         data["timeline"] = {
             "kernel_us": timeline["kernel_us"], "overhead": timeline["overhead"],
             "roles": {r["role"]: r["us"] for r in timeline["roles"]},
+            "closure": said.get("closure") if said else None,
         }  # fmt: skip
     if said:
         data |= {"counters": said["brief"], "unattributed": said["unattributed"], "notes": said["notes"]}

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from corpus.profiling.attribution import CONTROL, Cell, by_role, samples_by_line, words
+from corpus.profiling.closure import Closure, closure
 from corpus.profiling.facts import SHARED, Facts
 from corpus.profiling.metrics import BRIEF
 from lowering.sass import Sass
@@ -172,6 +173,7 @@ class Summary:
     units_from: str = "model"
     model_us: float = 0.0
     overhead: float | None = None
+    closure: Closure | None = None
     unattributed: float | None = None
     brief: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -208,7 +210,8 @@ def summarise(profile: Mapping[str, Any], sass: Sass | None, facts: Facts) -> Su
         bound=rule.bound, why=why, basis=_basis(timeline, metrics), time_us=time_us, limiters=limiters,
         by_line=tuple(table), samples=tuple(_cell(c, facts) for c in cells), by_role=tuple(roles),
         units=numbers.units, units_from=numbers.source,
-        model_us=facts.model_us, overhead=timeline.get("overhead"), brief=_brief(counters.get("metrics", {})),
+        model_us=facts.model_us, overhead=timeline.get("overhead"),
+        closure=closure(timeline, metrics), brief=_brief(counters.get("metrics", {})),
         unattributed=sum(c.samples for c in cells if not c.line) / total if total else None,
         notes=tuple(f"no {name}: {profile[name]['unavailable']}" for name in ("timeline", "counters") if "unavailable" in profile[name]),
     )  # fmt: skip

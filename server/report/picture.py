@@ -308,7 +308,7 @@ def role_bars(roles: Sequence[Mapping[str, Any]], *, whole_us: float) -> str:
             x += width
         out.append(
             f'<text class="f-ink" x="{max(x, _LEFT + whole_us * scale) + 8:.1f}" y="{y + 14}">'
-            f"{units.percent(r.get('covered'))} covered</text>"
+            f"{units.percent(r.get('busy', r.get('covered')))} busy</text>"
         )
     base = 8 + 30 * len(roles)
     out.append(

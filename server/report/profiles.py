@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from corpus.profiling.closure import closure
 from server.report import units
 from server.report.picture import KINDS, Picture, detail, overview, role_bars
 from server.report.records import MISFIT
@@ -30,13 +31,13 @@ class Limiter:
 
 @dataclass(frozen=True)
 class RoleTime:
-    """Mean of one role instance in microseconds, by kind; `covered` is the share of the kernel its spans add up to."""
+    """Mean of one role instance in microseconds, by kind; `busy` is the share of the kernel its spans add up to."""
 
     role: str
     instances: int
     us: Mapping[str, float]
     total: float
-    covered: float | None
+    busy: float | None
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class View:
     overhead: float | None
     plain_us: float | None
     instrumented_us: float | None
+    closed: float | None
+    closed_against: str
     grid: int | None
     recorded_ctas: int | None
     limiters: tuple[Limiter, ...]
@@ -108,6 +111,7 @@ def _view(profile: Mapping[str, Any], source: str, compact: bool) -> View:
     counters, no_counters = _counters(profile.get("counters"))
     kernel_us = _float(timeline.get("kernel_us"))
     roles = tuple(_role(r) for r in timeline.get("roles", ()))
+    closed = closure(timeline, _values(profile.get("counters")))
     return View(
         kernel=str(profile.get("kernel") or timeline.get("kernel") or "kernel"), contract=str(profile.get("contract", "")),
         shape=units.pairs(shape.get("shape") or {}), device=str(device.get("name", "") if isinstance(device, Mapping) else device or ""),
@@ -116,7 +120,9 @@ def _view(profile: Mapping[str, Any], source: str, compact: bool) -> View:
         notes=tuple(str(n) for part in (timeline, findings) for n in part.get("notes") or ()),
         time_us=_float((shape.get("candidate") or {}).get("median_us")),
         kernel_us=kernel_us, overhead=_float(timeline.get("overhead")), plain_us=_float(timeline.get("plain_us")),
-        instrumented_us=_float(timeline.get("instrumented_us")), grid=timeline.get("grid"), recorded_ctas=timeline.get("recorded_ctas"),
+        instrumented_us=_float(timeline.get("instrumented_us")),
+        closed=closed.share if closed else None, closed_against=closed.against if closed else "",
+        grid=timeline.get("grid"), recorded_ctas=timeline.get("recorded_ctas"),
         limiters=tuple(_limiter(x) for x in (findings.get("limiters") or ())[:3]), roles=roles,
         bars=role_bars(timeline["roles"], whole_us=kernel_us or 0.0) if roles else "",
         overview=overview(timeline, budget=700 if compact else 4800, finest=1.0 if compact else 0.2) if recorded else None,
@@ -144,7 +150,9 @@ def _limiter(x: Mapping[str, Any]) -> Limiter:
 
 def _role(r: Mapping[str, Any]) -> RoleTime:
     us = {k: float(r["us"].get(k, 0.0)) for k in KINDS}
-    return RoleTime(str(r["role"]), int(r.get("instances", 1)), us, sum(us.values()), _float(r.get("covered")))
+    return RoleTime(
+        str(r["role"]), int(r.get("instances", 1)), us, sum(us.values()), _float(r.get("busy", r.get("covered")))
+    )
 
 
 def source_lines(source: str, timeline: Mapping[str, Any], findings: Mapping[str, Any]) -> tuple[SourceLine, ...]:
@@ -196,6 +204,16 @@ def stalls_by_line(by_line: Any) -> dict[int, tuple[int, str]]:
         for n, c in why.items()
     }
     return {n: (samples, words[n]) for n, samples in total.items()}
+
+
+def _values(raw: Any) -> dict[str, float]:
+    """Counters by name."""
+    metrics = raw.get("metrics") if isinstance(raw, Mapping) else None
+    return {
+        k: float(m["value"])
+        for k, m in (metrics or {}).items()
+        if isinstance(m, Mapping) and _float(m.get("value")) is not None
+    }
 
 
 def _counters(raw: Any) -> tuple[tuple[tuple[str, str, str, str], ...], str]:

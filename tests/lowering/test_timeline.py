@@ -563,7 +563,7 @@ def test_time_without_a_cta_is_idle_and_lost_spans_are_not_covered() -> None:
     r = Recorder(Shape(2, 2, 1, 32))
     r.track(0, 0, [(1, 1000)], end=9000, sm=0)
     r.track(1, 0, [(1, 3000)], end=11_000, sm=1)
-    (role,) = r.decode().timed(10.0, 10.5).roles
+    (role,) = r.decode().timed(10.0, 10.2, 10.5).roles
     assert (role["us"]["compute"], role["us"]["idle"], role["busy"]) == (8.0, 2.0, 0.8)
     assert role["covered"] == pytest.approx(10 / 10.5, abs=1e-4)
     r = Recorder(Shape(2, 1, 1, 32))
@@ -637,7 +637,7 @@ def test_the_chrome_trace() -> None:
     r.track(0, 0, [(1, 1000), (2, 2000)], end=5000, sm=3)
     r.track(0, 1, [(3, 1000)], end=5000, sm=3)
     r.track(1, 0, [(1, 1500)], end=4000, sm=4)
-    t = r.decode().timed(3.9, 4.0)
+    t = r.decode().timed(3.9, 4.0, 4.1)
     trace = json.loads(json.dumps(chrome_trace(t)))
     assert trace == chrome_trace(t.to_json())
     events = trace["traceEvents"]
