@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
@@ -119,24 +119,59 @@ _COLUMNS = {
 
 
 def print_rows(result: Result, key: str) -> None:
-    """A listing as a table of its text columns."""
+    """A listing as a table of its text columns. What all rows share stands above it; where the terminal is too narrow, what
+    holds several values (shapes, bindings) stands on a line of its own below its row, so that no number is broken.
+    """
     rows = result.data[key]
     out = console()
     if rows:
-        table = Table(box=None, pad_edge=False)
-        names = [
+        shown = [
             n for n in _COLUMNS.get(key, tuple(rows[0])) if any(row.get(n) not in (None, "", {}, []) for row in rows)
         ]
-        for name in names:
-            table.add_column(name, overflow="fold")
-        for row in rows:
-            table.add_row(
-                *(escape("stale" if name == "stale" and row[name] else _cell(row.get(name))) for name in names)
-            )
+        shared = [n for n in shown[1:] if len(rows) > 2 and len({_cell(row.get(n)) for row in rows}) == 1]
+        if shared:
+            out.print("[dim]" + escape(", ".join(f"{n} {_cell(rows[0].get(n))}" for n in shared)) + "[/dim]")
+        names = [n for n in shown if n not in shared]
+        width = {n: max(len(n), *(len(_cell(row.get(n))) for row in rows)) for n in names}
+        above, below = list(names), []
+        while len(above) > 1 and sum(width[n] + 2 for n in above) > out.width:
+            several = [n for n in above if any(isinstance(row.get(n), Mapping | list) for row in rows)]
+            below.append(max(several or above[1:], key=lambda n: width[n]))
+            above.remove(below[-1])
+        table = _rows_table(rows, above, [n for n in names if n in below])
         out.print(table)
         for reason in dict.fromkeys(row["stale"] for row in rows if row.get("stale")):
             out.print(f"[yellow]stale[/]: {escape(reason)}")
     out.print(f"[dim]{escape(result.summary)}[/dim]")
+
+
+def _rows_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], below: Sequence[str]) -> Table | Group:
+    """One table, or with `below` one whose first column holds a second, dim line."""
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    parts: list[Any] = []
+    for row in rows:
+        cells = [escape("stale" if name == "stale" and row[name] else _cell(row.get(name))) for name in names]
+        parts.append((cells, "  ".join(escape(_cell(row.get(n))) for n in below if row.get(n))))
+    if not below:
+        for cells, _ in parts:
+            table.add_row(*cells)
+        return table
+    # Columns keep one width over all rows: each row is a table of its own, and a dim line follows it.
+    widths = [max(len(n), *(len(cells[k]) for cells, _ in parts)) for k, n in enumerate(names)]
+
+    def grid(cells: Sequence[str], style: str = "") -> Table:
+        made = Table.grid(padding=(0, 2, 0, 0))
+        for width in widths:
+            made.add_column(min_width=width, overflow="fold", style=style)
+        made.add_row(*cells)
+        return made
+
+    lines: list[Any] = [grid(list(names), "bold")]
+    for cells, more in parts:
+        lines += [grid(cells), f"  [dim]{more}[/dim]"]
+    return Group(*lines)
 
 
 def _cell(value: Any) -> str:
