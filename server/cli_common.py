@@ -12,15 +12,14 @@ if TYPE_CHECKING:
     from server.programs import Ref
     from server.results import Result
 
-MAX_FILE = 1 << 20
-
 
 def read_program(path: Path) -> str:
     """The text of a .cake file. Raises BadArgument when it cannot be read."""
     from server.errors import BadArgument
+    from server.programs import MAX_TEXT
 
     try:
-        return read_bounded(path, MAX_FILE, "a program").decode("utf-8")
+        return read_bounded(path, MAX_TEXT, "a program").decode("utf-8")
     except UnicodeDecodeError as exc:
         raise BadArgument(f"{path} is not UTF-8 text (byte {exc.start})", code="args/file") from exc
 

@@ -29,7 +29,7 @@ CONTRACTS = {
 class Fault:
     """The `nth` place where `old` stands in the corpus kernel, replaced by `new`; None deletes the whole lines.
 
-    `seen` is False for a fault that leaves a legal program: only its numbers are wrong, so no rule can name a line.
+    `seen` is False for a fault that leaves a legal program: only its numbers are wrong, so no rule can name the edit.
     `repairable` is False for one that a rule names, but whose right text only the author knows.
     """
 

@@ -32,9 +32,7 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         o = self.outcome
-        legal = any((s.tool, s.status) == ("verify", "accepted") for s in o.steps)
-        nothing = ("none: a legal program" if legal else "none", "")
-        found = (o.rule, str(self.fault.distance(o.line))) if o.rule else nothing
+        found = (o.rule, str(self.fault.distance(o.line))) if o.rule else ("none", "")
         verdict = ("restored" if self.restored else "differently") if o.repaired else "no"
         return (self.fault.name, self.fault.kernel, *found, str(o.tries), str(o.repair_bytes), verdict)
 

@@ -70,14 +70,15 @@ def test_a_repair_ends_with_a_passed_contract(rows: list[Row]) -> None:
 
 
 def test_a_fault_of_the_numbers_alone_is_caught_by_the_contract(rows: list[Row]) -> None:
-    """No rule can name the line; the client must see the failed check and must not call it a repair."""
+    """No rule can name the edit. The check fails, and its finding is at the op that wrote the wrong element, which is no
+    repair and offers none."""
     wrong = [r.outcome for r in rows if not r.fault.seen]
     assert wrong
     for outcome in wrong:
         assert [(s.tool, s.status) for s in outcome.steps] == [
             ("propose_ir", "ok"), ("verify", "accepted"), ("compile_and_bench", "failed"),
         ]  # fmt: skip
-        assert outcome.rule == "" and not outcome.repaired
+        assert outcome.rule == "contract/wrong-result" and outcome.line and not outcome.repaired and not outcome.tries
 
 
 def test_a_fault_that_only_its_author_can_repair_is_named(rows: list[Row]) -> None:

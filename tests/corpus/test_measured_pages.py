@@ -1,0 +1,121 @@
+"""What README.md and docs/measuring.md say was measured is what the files under corpus/results/ hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "corpus" / "results"
+NAMES = {"torch_matmul": "cuBLAS", "device_copy": "device copy", "torch_rms_norm": "torch",
+         "torch_softmax": "torch", "flash_kmeans": "flash-kmeans", "flashlib_triton": "FlashLib Triton"}  # fmt: skip
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def says(*phrases: str) -> None:
+    """Each phrase stands in docs/measuring.md, wherever its lines break."""
+    page = " ".join((ROOT / "docs" / "measuring.md").read_text(encoding="utf-8").split())
+    for phrase in phrases:
+        assert phrase in page, f"docs/measuring.md should say: {phrase}"
+
+
+def test_aa() -> None:
+    summary = read("aa.json")["summary"]
+    high = summary["rate_interval"][1]
+    says(f"{summary['false_positives']} of {summary['valid']} pairs different, 95 % bound {100 * high:.2f} %")
+    power = summary["power"]
+    says(f"{power['found']} of {power['pairs']} known differences found, ratios {power['ratio_min']:.3f} and more")
+    for mode in ("cold", "warm"):
+        part = summary[mode]
+        cv = (f"{100 * part[key]:.2f} %" for key in ("cv_median", "cv_p90", "cv_max"))
+        says(f"| {mode} | {part['pairs']} | {' | '.join(cv)} |")
+
+
+def test_pairs_that_the_smallest_difference_keeps_inconclusive() -> None:
+    pairs = [p for p in read("aa.json")["pairs"] if not p["power"]]
+    apart = [p for p in pairs if (p["interval"][0] > 1.005 or p["interval"][1] < 0.995) and abs(p["ratio"] - 1) > 0.01]
+    most = max(abs(a - b) for a, b in (p["us"] for p in apart))
+    assert max(p["us"][0] for p in apart) < 6
+    says(f"{len(apart)} pairs differ by more than 1 %", f"(kernels under 6 µs, by at most {most:.3f} µs)")
+
+
+def test_adversarial() -> None:
+    totals = read("adversarial.json")["totals"]
+    says(f"{totals['caught']} of {totals['cheat_jobs']} jobs of {totals['cheats']} cheats caught")
+    assert totals["controls_flagged"] == 0 == totals["passed_the_gates"]
+    says(f"{totals['controls']} controls, none flagged")
+
+
+def test_isolation() -> None:
+    file = read("isolation.json")
+    kernels, codes = file["kernels"], file["codes"]
+    hung, faulted = codes["worker/hung"], codes["lowering/device-fault"]
+    says(f"{kernels} kernels, {hung} hung, {faulted} faulted, {kernels - hung - faulted} were refused")
+    says(f"after {file['longest_answer_s']} s at the latest")
+    assert kernels == file["in_time"] == file["gpu_answers"] == file["right_after"] == file["store_whole"]
+    changed = [r for r in file["rows"] if r["made_of"] == "changed"]
+    assert all(r["code"] == "worker/hung" and r["standing"].get("stood") for r in changed)
+    assert file["located"] == len(changed) and {r["limit_s"] for r in file["rows"]} == {1.0}
+    says(f"All {len(changed)} hung kernels that are changed", f"the other {hung - len(changed)} are CUDA fixtures")
+    assert [r["kernels_in_a_row"] for r in file["runs"]] == [kernels, len(file["withdrawn"])] == [59, 2]
+
+
+def test_durability() -> None:
+    file = read("durability.json")
+    forked, servers = (r["kills"] for r in file["runs"])
+    says(
+        f"Of {file['stored']} records stored before {file['kills']} kills ({forked} of forked writers, {servers} of servers"
+    )
+    assert file["lost"] == file["half_written"] == file["left_behind"] == 0
+    says(f"{file['unfinished']} files were met while they were written")
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("gemm_sm90", "`gemm_sm90`, 4096^3"),
+        ("kmeans_assign_262144x4096", "`kmeans_assign`, N262144 K4096 D128"),
+        ("kmeans_assign_32x65536x1024", "`kmeans_assign`, B32 N65536 K1024 D128"),
+    ],
+)
+def test_profiles(name: str, title: str) -> None:
+    file = read(f"profiles/{name}.json")
+    line, shares = file["timeline"], {}
+    for role in line["roles"]:
+        kinds = [
+            f"{100 * role['us'][k] / line['kernel_us']:.0f}" for k in ("wait", "issue", "compute", "store", "idle")
+        ]
+        shares[role["role"]] = ", ".join(kinds) + " %"
+    cost = f"{100 * line['overhead']:.1f} %"
+    says(f"| {title} | {file['summary']['bound']} | {cost} | {shares['producer']} | {shares['math']} |")
+    assert "under the power cap" in file["summary"]["sentence"]
+    assert file["summary"]["basis"] == "counters and timeline"
+
+
+def test_readme_table() -> None:
+    """Every committed warm timing, the losses first, in the words of the README."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("## Measured") : text.index("### Another GPU")]
+    shown = [
+        tuple(cell.strip() for cell in line.strip("| ").split("|"))
+        for line in table.split("\n")
+        if line.startswith("| `")
+    ]
+    rows = [
+        row
+        for path in sorted(RESULTS.glob("*.json"))
+        for row in read(path.name).get("rows", ())
+        if {"kernel", "ratio", "baseline", "mode"} <= row.keys() and row["mode"] == "warm"
+    ]
+    want = sorted((round(r["ratio"], 3), r["kernel"], NAMES[r["baseline"]], r["verdict"]) for r in rows)
+    assert [(float(ratio), kernel.strip("`"), base, verdict) for kernel, _, base, ratio, verdict in shown] == want
+    sizes = {(r["kernel"], frozenset(r["shape"].values()) - {1}) for r in rows}
+    numbers = [re.findall(r"\d{2,}", shape.split(",")[0]) for _, shape, *_ in shown]
+    assert {(row[0].strip("`"), frozenset(map(int, n))) for row, n in zip(shown, numbers, strict=True)} == sizes
