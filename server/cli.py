@@ -272,6 +272,12 @@ def bench(
 @click.option("--compare-anyway", is_flag=True, help="Compare although device, contract or shape differ.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the page of the profile here.")
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write the timeline here, for Perfetto.")
+@click.option(
+    "--profile",
+    "raw",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the whole profile here (JSON), for `cake report`.",
+)
 @click.pass_context
 def profile(
     ctx: click.Context,
@@ -286,6 +292,7 @@ def profile(
     compare_anyway: bool,
     html: Path | None,
     trace: Path | None,
+    raw: Path | None,
 ) -> None:
     """Profile FILE on the GPU at one shape: what bounds it, and which lines cost the most."""
     from server.terminal import show_profile, working
@@ -302,7 +309,7 @@ def profile(
             control=control,
             detail="detailed",
         )
-    write_artifacts(engine, result, {"timeline": html, "trace": trace})
+    write_artifacts(engine, result, {"timeline": html, "trace": trace, "profile": raw})
     finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_profile)
 
 

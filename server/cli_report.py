@@ -83,6 +83,17 @@ def report(
     )
 
 
+def _known(kernel: str) -> None:
+    """Raises BadArgument where the corpus has no such kernel: a page without rows would read as not measured yet."""
+    from corpus.kernels import kernels
+    from server.errors import BadArgument
+    from server.results import clean
+
+    names = sorted(k.name for k in kernels())
+    if kernel not in names:
+        raise BadArgument(f"the corpus has no kernel {clean(kernel, 64)!r}", f"it has {', '.join(names)}")
+
+
 def _gather(engine: Engine, what: Sequence[str], committed: bool, contract: str | None, kernel: str | None) -> Evidence:
     from server.report import collect
 
@@ -90,7 +101,10 @@ def _gather(engine: Engine, what: Sequence[str], committed: bool, contract: str 
     contracts = engine.catalog.contract_registry()
     if committed:
         kernels = [kernel] if kernel else []
-        return collect.committed(contracts, generated=now, kernels=kernels, contract=contract, store=engine.store)
+        page = collect.committed(contracts, generated=now, kernels=kernels, contract=contract, store=engine.store)
+        if kernel and not (page.timings or page.judgements or page.profiles):
+            _known(kernel)
+        return page
     rows, absent = _variants(engine.store, what)
     rows = [r for r in rows if kernel in (None, r["kernel"])]
     named = ", ".join(dict.fromkeys(r["kernel"] for r in rows))

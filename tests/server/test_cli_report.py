@@ -102,6 +102,7 @@ def test_refusals_say_what_to_do(tmp_path: Path, variant: str) -> None:
         ([odd, variant], "one or two .json profiles"), (["v_" + "0" * 32], "no variant with id"),
         (["ir_" + "0" * 32], "no program with id"),
         (["--committed", variant], "takes no ids"), (["--contract", "nope"], "no contract named"),
+        (["--committed", "--kernel", "nope"], "the corpus has no kernel 'nope'"),
         (["--program", "x"], "belongs to a profile"),
     ]  # fmt: skip
     for argv, words in cases:

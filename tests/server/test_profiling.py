@@ -343,7 +343,9 @@ def test_the_command_shows_limiters_and_writes_the_page_and_the_trace(
         "--shape",
         shape,
     ]
-    first = CliRunner().invoke(cli, [*argv, "--html", str(tmp_path / "p.html"), "--trace", str(tmp_path / "p.json")])
+    raw, page = tmp_path / "raw.json", tmp_path / "again.html"
+    outputs = ["--html", str(tmp_path / "p.html"), "--trace", str(tmp_path / "p.json"), "--profile", str(raw)]
+    first = CliRunner().invoke(cli, [*argv, *outputs])
     assert first.exit_code == 0, first.output
     assert (
         f"1. line {LINES['wgmma(']} (math)" in first.stdout
@@ -353,6 +355,9 @@ def test_the_command_shows_limiters_and_writes_the_page_and_the_trace(
     assert (tmp_path / "p.html").read_text().startswith("<!") and json.loads((tmp_path / "p.json").read_text())[
         "traceEvents"
     ]
+    assert json.loads(raw.read_text())["timeline"]["tracks"]
+    report = CliRunner().invoke(cli, ["--workspace", str(tmp_path / "ws"), "report", str(raw), "-o", str(page)])
+    assert report.exit_code == 0 and page.read_text().startswith("<!"), report.output
     reference = Engine(Config(tmp_path / "ws")).store.measurements(played.jobs[0].variant_id, kind="profile")[0][
         "measurement_id"
     ]
