@@ -116,6 +116,8 @@ def test_readme_table() -> None:
     ]
     want = sorted((round(r["ratio"], 3), r["kernel"], NAMES[r["baseline"]], r["verdict"]) for r in rows)
     assert [(float(ratio), kernel.strip("`"), base, verdict) for kernel, _, base, ratio, verdict in shown] == want
+    (apart,) = (r["ratio_interval"] for r in rows if r["verdict"] == "inconclusive" and r["ratio_interval"][1] < 0.995)
+    assert f"is {apart[0]:.3f} to {apart[1]:.3f}: slower than cuBLAS" in table
     sizes = {(r["kernel"], frozenset(r["shape"].values()) - {1}) for r in rows}
     numbers = [re.findall(r"\d{2,}", shape.split(",")[0]) for _, shape, *_ in shown]
     assert {(row[0].strip("`"), frozenset(map(int, n))) for row, n in zip(shown, numbers, strict=True)} == sizes
