@@ -7,11 +7,14 @@ another cubin (see corpus/rebuild.py).
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +205,34 @@ def write(name: str, rows: Sequence[ResultRow], directory: Path = DIRECTORY) -> 
         raise ValueError(f"{name!r} is not a plain file name")
     plain = {"rows": [r.model_dump(mode="json", exclude={"stale"}) for r in rows]}
     return replace(directory / f"{name}.json", plain)
+
+
+@contextlib.contextmanager
+def editing(directory: Path, wait_s: float = 30.0) -> Iterator[None]:
+    """Hold the directory while its files are read, merged and written, so that two imports lose no row of each other.
+
+    The lock is the kernel's, on the directory itself (flock), and ends with its process. Raises CakeError `corpus/busy` after
+    `wait_s` seconds, OSError where the directory cannot be made or opened.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    law = "One process at a time writes into a directory of results."
+                    text = (
+                        f"{directory} was held for {wait_s:g} s by another process; try again when its import is done"
+                    )
+                    raise CakeError(error("corpus/busy", "data", text, contract=law)) from None
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(handle)
 
 
 def replace(path: Path, plain: dict[str, Any]) -> Path:

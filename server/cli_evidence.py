@@ -48,17 +48,17 @@ def results(
 
 def take_in(bundle: Path, directory: Path) -> Result:
     """Check a bundle and write the rows that stand up. `failed` when any job of it is refused."""
-    from corpus import intake
+    from corpus import evidence, intake
     from corpus.bundle import read
     from server.errors import EngineError
     from server.results import Result, clean
     from server.terminal import working
 
-    with working("checking the bundle"):
-        given = read(bundle)
-        found = intake.judge(given, directory)
+    given = read(bundle)
     try:
-        paths = intake.write(found, directory)
+        with evidence.editing(directory), working("checking the bundle"):
+            found = intake.judge(given, directory)
+            paths = intake.write(found, directory)
     except OSError as exc:
         raise EngineError(
             "storage/unavailable", f"{directory} cannot be written: {exc.strerror}", "name another with --into"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +93,30 @@ def test_the_index_names_files_contracts_and_targets() -> None:
     for k in corpus.kernels():
         assert k.path.is_file() and k.contract in corpus.contracts()
         assert set(k.targets) <= set(targets.names())
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    with evidence.editing(tmp_path / "new"):
+        assert (tmp_path / "new").is_dir()
+        with pytest.raises(CakeError) as caught, evidence.editing(tmp_path / "new", wait_s=0.1):
+            pass
+        assert caught.value.diagnostic.rule == "corpus/busy" and "another process" in caught.value.diagnostic.message
+    with evidence.editing(tmp_path / "new", wait_s=0.0):
+        pass
+
+
+def test_what_two_writers_add_at_once_is_all_there(tmp_path: Path) -> None:
+    (row,) = rows({**bench(), "shapes": [{**bench()["shapes"][0], "baselines": bench()["shapes"][0]["baselines"][:1]}]})
+
+    def add(number: int) -> None:
+        with evidence.editing(tmp_path):
+            old = evidence.read_rows(tmp_path / "k.json")
+            time.sleep(0.02)  # the other would read here, were there no lock
+            evidence.write("k", evidence.merged(old, [row.model_copy(update={"shape": {"M": number}})]), tmp_path)
+
+    writers = [threading.Thread(target=add, args=(n,)) for n in range(6)]
+    for w in writers:
+        w.start()
+    for w in writers:
+        w.join()
+    assert sorted(r.shape["M"] for r in evidence.read_rows(tmp_path / "k.json")) == list(range(6))
