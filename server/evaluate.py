@@ -243,9 +243,11 @@ class Evaluator(GpuWork):
     ) -> Result:
         """Profile an accepted kernel at one shape (the contract's first tuning shape when none is given), and set it
         beside the stored profile `compare_with`; see server.profiling."""
-        from server.profiling import profile
+        from server.profiling import profile, reference
 
         control = control or Control()
+        if compare_with:
+            reference(self, compare_with)  # a wrong id is said first, also on a machine without a GPU
         return self._on_gpu(
             ref,
             contract,

@@ -33,9 +33,9 @@ def profile(
 ) -> Result:  # fmt: skip
     """Profile an accepted kernel on this machine's GPU at one shape (none: the first tuning shape)."""
     wanted = shape_list(spec, [dict(shape)] if shape else "tuning")[:1]
-    reference = _reference(work, compare_with) if compare_with else None
-    if reference is not None and not anyway:
-        _refuse_early(work, reference, spec, wanted[0], control)
+    earlier = reference(work, compare_with) if compare_with else None
+    if earlier is not None and not anyway:
+        _refuse_early(work, earlier, spec, wanted[0], control)
     raw = work.run_gpu(program, unit, spec, "profile", wanted, control, samples=PROFILE_SAMPLES)
     listing, pending = "", None
     try:
@@ -54,8 +54,8 @@ def profile(
     if pending is not None:
         result.data["notes"] = [*result.data.get("notes", ()), f"not explained: {pending.message}"]
     _artifacts(work, kept, program, unit, raw, listing, result)
-    if reference is not None:
-        result.data = {"comparison": _compared(reference, raw, compare_with, anyway, result, detail), **result.data}
+    if earlier is not None:
+        result.data = {"comparison": _compared(earlier, raw, compare_with, anyway, result, detail), **result.data}
     result.next = next_step(program, spec.name, raw, kept)
     return result
 
@@ -78,7 +78,7 @@ def _explained(
     return {**raw, "summary": found["summary"]}, found["listing"]
 
 
-def _reference(work: Evaluator, measurement_id: str) -> dict[str, Any]:
+def reference(work: Evaluator, measurement_id: str) -> dict[str, Any]:
     """The stored profile of that id. Raises UnknownId, or BadArgument when it is another kind of record."""
     row = work.engine.store.measurement(measurement_id) if is_id(measurement_id, "m") else None
     if row is None:

@@ -318,6 +318,7 @@ async def test_samples_of_other_machine_code_stay_without_lines(
 async def test_gates_come_first_and_without_a_gpu_the_answer_is_unavailable(client: Client, engine: Engine) -> None:
     got = await profiled(client)
     assert got["status"] == "unavailable" and got["code"] == "gpu/none"
+    assert "m_" in (await profiled(client, compare_with="m_" + "0" * 32))["summary"], "a wrong id is said without a GPU too"
 
 
 def test_the_detailed_answer_has_lines_and_roles(engine: Engine, played: Played) -> None:
