@@ -233,7 +233,12 @@ def record(runs: Sequence[tuple[Path, Path]]) -> int:
         lines = (out / "rows.jsonl").read_text().splitlines()
         devices.append(json.loads((out / "device.json").read_text()))
         ran = {r["name"]: r for r in map(json.loads, lines)}
-        about.append({"kernels_in_a_row": len(ran), "commit": meta["commit"], "compiler": meta["compiler"]})
+        about.append(
+            {
+                "kernels_in_a_row": len(ran), "as_expected": sum(r["ok"] for r in ran.values()), "commit": meta["commit"],
+                "compiler": meta["compiler"], "device_uuid": devices[-1].get("uuid"),
+            }
+        )  # fmt: skip
         for row in ran.values():
             rows[row["name"]] = {**row, "run": len(about), "sha256": _sha(jobs[row["name"]]["job"])}
     if len({(d.get("name"), d.get("driver")) for d in devices}) > 1:
