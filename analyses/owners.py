@@ -9,7 +9,7 @@ an op writes, it counts as one that may.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -234,7 +234,7 @@ class _Search(Skeleton):
                     break
             else:
                 complete = True
-        except (SkeletonLimit, AssumeViolated, IndexError, OverflowError):
+        except (SkeletonLimit, AssumeViolated, IndexError, ArithmeticError):
             pass
         owners = tuple(self.found.values())[:SHOWN]
         if not owners:
@@ -343,7 +343,7 @@ class _Search(Skeleton):
         slot = op.results[0].slot  # type: ignore[union-attr]
 
         def load(c: Any, vals: dict[str, Any]) -> None:
-            c.env[slot] = int(held[tuple(a for a, _ in vals["src"].dims)])
+            c.env[slot] = int(held[_inside(a for a, _ in vals["src"].dims)])
 
         return [load]
 
@@ -355,7 +355,10 @@ class _Search(Skeleton):
             assert at is not None
             if held is not None:
                 box = at(c).dims
-                self.rows[frag] = held[tuple(slice(a, max(a, b)) for a, b in box)].reshape(-1)
+                starts = _inside(a for a, _ in box)
+                self.rows[frag] = held[
+                    tuple(slice(a, max(a, b)) for a, (_, b) in zip(starts, box, strict=True))
+                ].reshape(-1)
 
         return load
 
@@ -483,6 +486,14 @@ def _around(
         mine = (s.var,) if isinstance(s, For) else ()
         for block in blocks(s):
             found |= _around(block, (*variables, *mine), (*conditions, *control(s)))
+    return found
+
+
+def _inside(index: Iterable[int]) -> tuple[int, ...]:
+    """The index; IndexError for a negative one, which numpy would count from the end."""
+    found = tuple(index)
+    if any(i < 0 for i in found):
+        raise IndexError(f"{list(found)} lies before the tensor")
     return found
 
 

@@ -187,3 +187,11 @@ def test_what_a_copy_from_shared_memory_was_filled_by_is_said() -> None:
     ).owners[0]
     assert through_registers.op == "store" and [op for op, _ in through_registers.filled] == ["store"]
     assert owner(rows(), DIMS, {}, SMS, "y", (1, 1)).owners[0].filled == ()
+
+
+def test_an_index_before_a_tensor_is_not_counted_from_its_end() -> None:
+    from analyses.owners import _inside
+
+    assert _inside([0, 3]) == (0, 3)
+    with pytest.raises(IndexError):
+        _inside([-1, 3])

@@ -426,6 +426,21 @@ def test_a_gpu_answer_is_blamed_where_the_program_is() -> None:
     assert blame_job(bound, contract, [gone], 0, "05", 132) == [gone]
 
 
+def test_a_search_that_breaks_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    import analyses.owners
+
+    def broken(*args: Any, **more: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(analyses.owners, "owner", broken)
+    bound, contract = corpus_kernel("gemm_sm80"), GEMM
+    bad = CaseResult(
+        shape={"M": 8, "N": 8, "K": 8}, distribution="normal", verdict="failed", cause="mismatch", message="wrong",
+        at={"tensor": "d", "index": [0, 0]},
+    )  # fmt: skip
+    assert blame_job(bound, contract, [bad], 0, "05", 132) == [bad]
+
+
 def test_checks_of_a_timing_say_which_secret_their_inputs_came_from() -> None:
     """Without it nobody could draw the inputs again that the blame of a ragged kernel needs."""
     from corpus.gpu_bench import _Inputs, _Timing
