@@ -15,10 +15,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import platform
 import re
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +27,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cake_ir.diagnostics import CakeError, error
+from corpus.files import replace
 from corpus.jobs import Job
 
 FORMAT = 1
@@ -138,17 +137,7 @@ def write(path: Path, manifest: Manifest, parts: Sequence[Part], cubins: Mapping
         # one fixed time stamp: the same evidence makes the same bytes
         for name, data in [("manifest.json", whole.model_dump_json(indent=1).encode()), *sorted(files.items())]:
             zipped.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
-    handle, temporary = tempfile.mkstemp(dir=path.resolve().parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as sink:
-            sink.write(out.getvalue())
-            sink.flush()
-            os.fsync(sink.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    replace(path, out.getvalue())
     return path
 
 

@@ -8,12 +8,9 @@ another cubin (see corpus/rebuild.py).
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import json
 import os
-import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cake_ir.diagnostics import CakeError, error
+from corpus import files
 from corpus.jobs import VALID
 from corpus.kernels import CorpusKernel, kernels
 
@@ -217,19 +215,10 @@ def editing(directory: Path, wait_s: float = 30.0) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    law = "One process at a time writes into a directory of results."
-                    text = (
-                        f"{directory} was held for {wait_s:g} s by another process; try again when its import is done"
-                    )
-                    raise CakeError(error("corpus/busy", "data", text, contract=law)) from None
-                time.sleep(0.05)
+        if not files.lock(handle, wait_s):
+            law = "One process at a time writes into a directory of results."
+            text = f"{directory} was held for {wait_s:g} s by another process; try again when its import is done"
+            raise CakeError(error("corpus/busy", "data", text, contract=law))
         yield
     finally:
         os.close(handle)
@@ -241,17 +230,9 @@ def replace(path: Path, plain: dict[str, Any]) -> Path:
 
 
 def replace_text(path: Path, text: str) -> Path:
-    """Write a file through a temporary one beside it; a failure leaves the old one whole."""
+    """Write a file whole or not at all (`corpus.files.replace`), in a directory that is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    files.replace(path, text.encode())
     return path
 
 

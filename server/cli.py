@@ -21,6 +21,7 @@ from server.cli_common import (
     program_options,
     read_program,
     ref_of,
+    replace_file,
     shared_options,
     write_artifacts,
 )
@@ -336,7 +337,7 @@ def fmt(ctx: click.Context, file: Path, only_check: bool, as_json: bool) -> None
     canonical = print_file(parsed.file)
     same = canonical == text
     if not same and not only_check:
-        _replace(file, canonical)
+        replace_file(file, canonical, "the old text is untouched", mode=None)
     words = "is canonical" if same else "is not in canonical form" if only_check else "rewritten"
     finish(
         ctx,
@@ -345,28 +346,6 @@ def fmt(ctx: click.Context, file: Path, only_check: bool, as_json: bool) -> None
         ),
         as_json,
     )
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a file through a neighbour and a rename, so that a full disk leaves the old text."""
-    import os
-    import tempfile
-
-    from server.errors import EngineError
-
-    name = ""
-    try:
-        handle, name = tempfile.mkstemp(dir=file.resolve().parent, prefix=f".{file.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-        os.chmod(name, file.stat().st_mode & 0o777)
-        os.replace(name, file.resolve())
-    except OSError as exc:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        raise EngineError(
-            "storage/unavailable", f"{file} cannot be written: {exc.strerror}", "the old text is untouched"
-        ) from exc
 
 
 @cli.command()

@@ -183,3 +183,14 @@ def finish_rows(ctx: click.Context, result: Result, as_json: bool, key: str) -> 
 
         print_rows(result, key)
     ctx.exit(result.exit_code)
+
+
+def replace_file(path: Path, text: str, advice: str, mode: int | None = 0o644) -> None:
+    """Write a file whole or not at all. Raises EngineError storage/unavailable with `advice` as what to do."""
+    from corpus.files import replace
+    from server.errors import EngineError
+
+    try:
+        replace(path, text.encode("utf-8"), mode=mode)
+    except OSError as exc:
+        raise EngineError("storage/unavailable", f"{path} cannot be written: {exc.strerror}", advice) from exc

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from server.cli_common import finish, json_option, read_bounded, read_program, refuse_device
+from server.cli_common import finish, json_option, read_bounded, read_program, refuse_device, replace_file
 
 if TYPE_CHECKING:
     from server.engine import Engine
@@ -72,7 +71,7 @@ def report(
             raise BadArgument("--committed takes no ids or files", "choose rows with --kernel and --contract")
         evidence = _gather(ctx.obj.engine(keep=False), what, committed, contract, kernel)
         page, said, data = _rendered(evidence)
-    _write(out, page)
+    replace_file(out, page, "name another with --out")
     size = len(page.encode())
     finish(
         ctx,
@@ -223,22 +222,3 @@ def _corpus_text(profile: dict[str, Any]) -> str:
     if not found or content_id not in (None, "", current_id(found[0])):
         return ""
     return found[0].text()
-
-
-def _write(path: Path, text: str) -> None:
-    """Through a neighbour and a rename, so that a full disk leaves the old page. Raises EngineError storage/unavailable."""
-    from server.errors import EngineError
-
-    name = ""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.resolve().parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path.resolve())
-    except OSError as exc:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        raise EngineError(
-            "storage/unavailable", f"{path} cannot be written: {exc.strerror}", "name another with --out"
-        ) from exc

@@ -127,19 +127,11 @@ def gpu_lock(index: int, control: Control, wait_s: float = 600) -> Iterator[GpuL
     The kernel releases the lock when its holder ends, however it ends. Raises Missing gpu/busy when the GPU stays taken
     for `wait_s` seconds.
     """
-    deadline = time.monotonic() + wait_s
+    from corpus.files import lock  # not needed to start a server
+
     with (_lock_folder() / f"gpu{index}.lock").open("a+", encoding="utf-8") as handle:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Missing(
-                        "gpu/busy", f"GPU {index} was taken for {wait_s:.0f} s by another job", "try again later"
-                    ) from None
-                control.check()
-                time.sleep(0.1)
+        if not lock(handle.fileno(), wait_s, control.check):
+            raise Missing("gpu/busy", f"GPU {index} was taken for {wait_s:.0f} s by another job", "try again later")
         yield GpuLock(handle)
 
 

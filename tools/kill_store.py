@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from corpus import evidence
 from server.store import Store, StoreError, digest
 
 ROOT = Path(__file__).parents[1]
@@ -336,7 +337,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }  # fmt: skip
     print(json.dumps(found, indent=1))
     if a.record:
-        RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        evidence.replace(RESULT, found)
     return 0 if all(r.whole for r in runs) else 1
 
 

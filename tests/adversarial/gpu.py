@@ -26,6 +26,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from corpus import evidence
 from corpus.ask import ask
 from corpus.contract import Shape, contracts
 from tests.adversarial.cases import GEMM, KMEANS, RMS, ROWS, SOFTMAX, Cheat, outcome
@@ -175,10 +176,9 @@ def _brief(answer: dict[str, Any]) -> dict[str, Any]:
 
 def record(pairs: Sequence[tuple[Path, Path]]) -> int:
     """Write corpus/results/adversarial.json; 1 when something is not as the table says."""
-    from corpus.evidence import DIRECTORY
 
     rec = report(pairs)
-    (DIRECTORY / "adversarial.json").write_text(json.dumps(rec, indent=1) + "\n", encoding="utf-8")
+    evidence.replace(evidence.DIRECTORY / "adversarial.json", rec)
     totals = rec["totals"]
     print(totals)
     for r in rec["rows"]:

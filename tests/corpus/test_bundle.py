@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cake_ir.diagnostics import CakeError
-from corpus import bundle
+from corpus import bundle, files
 
 Files = dict[str, bytes]
 
@@ -174,7 +174,7 @@ def test_a_failed_write_leaves_the_old_bundle(
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bundle.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         bundle.write(path, got.manifest, got.parts, got.cubins)
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
