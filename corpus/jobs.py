@@ -231,10 +231,9 @@ class BenchShape(_Model):
     conditions: dict[str, Any] = Field(default_factory=dict)
 
 
-class Bench(_Model):
-    """The result of a bench job. `passed`: every shape is correct and validly timed. `rule`: how verdicts are decided."""
+class _Answer(_Model):
+    """What every result of a job about a contract says. `seconds`: how long the job took."""
 
-    kind: Literal["bench"] = "bench"
     contract: str
     contract_digest: str
     kernel: str
@@ -242,13 +241,19 @@ class Bench(_Model):
     summary: str
     seed: int
     secret: str
-    device: dict[str, Any]
-    shapes: tuple[BenchShape, ...]
-    rule: str
     seconds: float
 
 
-class Profile(_Model):
+class Bench(_Answer):
+    """The result of a bench job. `passed`: every shape is correct and validly timed. `rule`: how verdicts are decided."""
+
+    kind: Literal["bench"] = "bench"
+    device: dict[str, Any]
+    shapes: tuple[BenchShape, ...]
+    rule: str
+
+
+class Profile(_Answer):
     """The result of a profile job, of one shape. `shape` is the warm timing of the plain kernel, judged like any other.
 
     `timeline` is that of docs/measuring.md, `counters` holds `metrics` by the names of `corpus.profiling.metrics` and
@@ -257,15 +262,7 @@ class Profile(_Model):
     """
 
     kind: Literal["profile"] = "profile"
-    contract: str
-    contract_digest: str
-    kernel: str
-    passed: bool
-    summary: str
-    seed: int
-    secret: str
     device: dict[str, Any]
-    seconds: float
     shape: BenchShape
     timeline: dict[str, Any]
     counters: dict[str, Any]
@@ -288,21 +285,13 @@ class ToolRun(_Model):
     seconds: float = 0.0
 
 
-class Sanitize(_Model):
+class Sanitize(_Answer):
     """The result of a sanitize job: a second opinion on one launch. `passed`: every tool ran and found no error."""
 
     kind: Literal["sanitize"] = "sanitize"
-    contract: str
-    contract_digest: str
-    kernel: str
-    passed: bool
-    summary: str
-    seed: int
-    secret: str
     shape: dict[str, int]
     runs: tuple[ToolRun, ...]
     version: str
-    seconds: float
 
 
 # ---- building jobs -------------------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ POINTER = "%timeline"
 
 RECORD_BYTES = 8
 HEADER_WORDS = 3
-MAX_BUFFER = 1 << 30
 CLOCK_SKEW_NS = 2200
 """%globaltimer may tick as coarsely as about a microsecond (PTX ISA leaves its resolution open). Clocks of two SMs that agree to
 two ticks are taken for one clock."""

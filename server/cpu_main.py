@@ -55,17 +55,23 @@ def build(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def contract_of(job: dict[str, Any]) -> Any:
+    """The contract that a job names, the operator's own included."""
+    from corpus.contract import contracts
+
+    extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
+    return contracts(extra, [])[job["contract"]]
+
+
 def check(job: dict[str, Any]) -> dict[str, Any]:
     """Interpret the kernel against its contract; see corpus.check.check_cpu."""
     from analyses import interpret
     from corpus.check import check_cpu
-    from corpus.contract import contracts
 
     bound = bind_job(job)
-    extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
     done = check_cpu(
         bound,
-        contracts(extra, [])[job["contract"]],
+        contract_of(job),
         job["shapes"],
         interpret=interpret,
         budget_s=job.get("budget_s"),
@@ -97,12 +103,10 @@ def stand(job: dict[str, Any]) -> dict[str, Any]:
     """What the order reading says of a launch that hung; see analyses.order.stand."""
     from analyses.order.stand import stand as ask
     from cake_ir.derive import derive
-    from corpus.contract import contracts
     from corpus.signature import solve_dims
 
     bound = bind_job(job)
-    extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
-    dims = solve_dims(bound, contracts(extra, [])[job["contract"]], job["shape"])
+    dims = solve_dims(bound, contract_of(job), job["shape"])
     return ask(bound, derive(bound), dims, job["sms"]).to_json()
 
 
@@ -110,10 +114,8 @@ def blame(job: dict[str, Any]) -> dict[str, Any]:
     """Failed cases of a GPU's answer with the op that wrote each wrong element; see corpus.blame."""
     from corpus.blame import blame_job
     from corpus.check import CaseResult
-    from corpus.contract import contracts
 
-    extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
-    contract = contracts(extra, [])[job["contract"]]
+    contract = contract_of(job)
     cases = [CaseResult.model_validate(c) for c in job["cases"]]
     done = blame_job(bind_job(job), contract, cases, job["seed"], job["secret"], job["sms"])
     return {"cases": [c.model_dump(mode="json") for c in done]}
@@ -127,15 +129,13 @@ def explain(job: dict[str, Any]) -> dict[str, Any]:
     """
     import hashlib
 
-    from corpus.contract import contracts
     from corpus.profiling import facts, sass_listing, summarise
     from lowering import build as compile_kernel
     from lowering import emit
 
     bound = bind_job(job)
-    extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
     profile = job["profile"]
-    known = facts(bound, job["text"], contracts(extra, [])[job["contract"]], profile["shape"]["shape"])
+    known = facts(bound, job["text"], contract_of(job), profile["shape"]["shape"])
     emitted = emit(bound)
     done = compile_kernel(emitted, timeout_s=job["timeout_s"])  # cached where `prepare` has just built it
     same = hashlib.sha256(done.cubin).hexdigest() == job["cubin_sha256"]

@@ -63,6 +63,11 @@ class Config:
     contracts_dir: Path | None = None
     limit_bytes: int = DEFAULT_LIMIT_BYTES
 
+    @property
+    def contracts_path(self) -> str | None:
+        """The operator's contracts as an absolute path, as jobs of workers carry it."""
+        return str(self.contracts_dir.resolve()) if self.contracts_dir else None
+
 
 class Engine:
     """Programs in, results out."""

@@ -150,14 +150,13 @@ class Evaluator(GpuWork):
         refuse_large(spec, wanted)
         known = None if fresh else self.stored(unit, spec, "check-cpu", {"shapes": wanted})
         if known is None:
-            contracts_dir = self._engine.config.contracts_dir
             job = {
                 **job_of(program, unit),
                 "kind": "check",
                 "contract": spec.name,
                 "shapes": wanted,
                 "budget_s": CHECK_TIMEOUT_S / 2,
-                "contracts_dir": str(contracts_dir.resolve()) if contracts_dir else None,
+                "contracts_dir": self._engine.config.contracts_path,
             }
             raw = self.run_cpu(unit, job, CHECK_TIMEOUT_S, control)
             if "diagnostic" in raw:

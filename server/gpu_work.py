@@ -161,12 +161,11 @@ class GpuWork:
         wrong = [c for cases in lists for c in cases if c.get("at")]
         if not wrong:
             return raw
-        extra = self._engine.config.contracts_dir
         job = {
             **job_of(program, unit),
             "kind": "blame",
             "contract": spec.name,
-            "contracts_dir": str(extra.resolve()) if extra else None,
+            "contracts_dir": self._engine.config.contracts_path,
             "cases": wrong,
             "seed": raw["seed"],
             "secret": raw["secret"],
@@ -192,14 +191,13 @@ class GpuWork:
         **more: Any,
     ) -> dict[str, Any]:
         """The CPU worker's job that builds one GPU job."""
-        contracts_dir = self._engine.config.contracts_dir
         return {
             **job_of(program, unit),
             "kind": "prepare",
             "job": kind,
             "contract": spec.name,
             "shapes": shapes,
-            "contracts_dir": str(contracts_dir.resolve()) if contracts_dir else None,
+            "contracts_dir": self._engine.config.contracts_path,
             "sms": device["sms"],
             "more": {"device": index, "timeout_s": GPU_TIMEOUT_S - 20, **more},
         }

@@ -67,10 +67,9 @@ def _explained(
     if not raw["shape"].get("candidate"):
         return raw, ""
     control.progress(0, None, "joining samples with lines")
-    contracts_dir = work.engine.config.contracts_dir
     job = {
         **job_of(program, unit), "kind": "explain", "contract": spec.name, "profile": raw, "cubin_sha256": raw["cubin_sha256"],
-        "contracts_dir": str(contracts_dir.resolve()) if contracts_dir else None, "timeout_s": COMPILE_TIMEOUT_S - 10,
+        "contracts_dir": work.engine.config.contracts_path, "timeout_s": COMPILE_TIMEOUT_S - 10,
     }  # fmt: skip
     found = work.run_cpu(unit, job, COMPILE_TIMEOUT_S, control)
     if "diagnostic" in found:
