@@ -128,5 +128,12 @@ def test_durations_are_readable() -> None:
 
 def test_a_quick_check_draws_what_the_contract_declares_beside_the_battery() -> None:
     r = check_cpu(gemm(), GEMM, [{"M": 3, "N": 5, "K": 8}], interpret=right, seed=1, secret=2)
-    assert [c.distribution for c in r.cases] == ["normal", "small_int", "one_hot", "alternating", "nan_some", "inf_some"]
+    assert [c.distribution for c in r.cases] == [
+        "normal",
+        "small_int",
+        "one_hot",
+        "alternating",
+        "nan_some",
+        "inf_some",
+    ]
     assert r.passed

@@ -149,7 +149,9 @@ def test_a_timeline_is_the_documented_object(monkeypatch: pytest.MonkeyPatch) ->
         ("producer", 1, 0.9, 1.0),
         ("math", 1, 1.0, 0.0),
     ]
-    assert [r["covered"] for r in got["roles"]] == [pytest.approx(10 / 10.1, abs=1e-3)] * 2, "against the launch's event time"
+    assert [r["covered"] for r in got["roles"]] == [pytest.approx(10 / 10.1, abs=1e-3)] * 2, (
+        "against the launch's event time"
+    )
     assert got["recorded_us"] == pytest.approx(10.1)
     assert got["lines"][0] == {
         "line": 14, "end_line": 14, "role": "producer", "kind": "wait", "ops": ["wait"], "mark": 2, "us": 8.0, "share": 0.8,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client
 
+from server import gpu_work
 from server.engine import Config, Engine
 from server.mcp_server import CakeServer
 
@@ -50,6 +53,27 @@ async def client(request: pytest.FixtureRequest, cake: CakeServer) -> AsyncItera
     """An in-process client, once per protocol era."""
     async with Client(cake.build(), mode=request.param) as made:
         yield made
+
+
+def play_gpu(engine: Engine, monkeypatch: pytest.MonkeyPatch, worker: Any) -> None:
+    """Give the engine GPU 0, whose worker processes `worker` plays (called as `server.worker.run_worker` is)."""
+    monkeypatch.setattr(gpu_work, "run_worker", worker)
+    monkeypatch.setattr(engine.catalog, "gpu_indices", lambda: [0])
+
+
+@contextmanager
+def running(argv: list[str], env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with pipes, killed at the end."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            assert stream
+            stream.close()
 
 
 Call = Callable[..., Any]

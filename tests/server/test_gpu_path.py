@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from corpus.jobs import Bench, BenchShape, BenchVerdict, Job, Timing
-from server import gpu_work
 from server.engine import Engine
 from server.errors import EngineError, Missing
 from server.programs import Ref
 from server.worker import WorkerDied, run_worker
-from tests.server.conftest import KMEANS, ROOT
+from tests.server.conftest import KMEANS, ROOT, play_gpu
 
 DEVICE = {"name": "Test device", "sms": 4, "driver": "13.0", "uuid": "00", "compute_capability": [9, 0]}
 SHAPE = {"B": 1, "N": 130, "C": 200, "D": 64}
@@ -71,8 +70,7 @@ class Played:
 @pytest.fixture
 def played(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     fake = Played()
-    monkeypatch.setattr(gpu_work, "run_worker", fake)
-    monkeypatch.setattr(engine.catalog, "gpu_indices", lambda: [0])
+    play_gpu(engine, monkeypatch, fake)
     yield fake
 
 

@@ -23,7 +23,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from server.processes import descendants
-from tests.server.conftest import KMEANS, ROOT, call
+from tests.server.conftest import KMEANS, ROOT, call, running
 from tests.server.test_stdio import Wire, alive, wait_for
 
 SLEEPER = """
@@ -60,16 +60,8 @@ def environment(tmp_path: Path, pids: Path, seconds: float = 120) -> dict[str, s
 @contextmanager
 def server(tmp_path: Path, pids: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     argv = [sys.executable, "-m", "server.cli", "serve", "--no-gpu", "--workspace", str(tmp_path / "ws"), *more]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment(tmp_path, pids))
-    try:
+    with running(argv, environment(tmp_path, pids)) as process:
         yield process
-    finally:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            assert stream
-            stream.close()
 
 
 def started(process: subprocess.Popen[bytes], pids: Path) -> list[int]:

@@ -15,7 +15,7 @@ from mcp import Client
 
 from corpus.jobs import BenchShape, Job, Profile, Timing
 from lowering.sass import disassemble, parse_sass
-from server import gpu_work, profiling
+from server import profiling
 from server.catalog import Catalog
 from server.cli import cli
 from server.engine import Config, Engine
@@ -25,7 +25,7 @@ from server.programs import Ref
 from server.results import CONCISE_BYTES, size_of
 from server.worker import Control, run_worker
 from tests.corpus.profiling.synthetic import metrics
-from tests.server.conftest import KMEANS, call
+from tests.server.conftest import KMEANS, call, play_gpu
 from tests.server.test_gpu_path import DEVICE, SHAPE
 
 pytestmark = pytest.mark.anyio
@@ -151,8 +151,7 @@ class Played:
 @pytest.fixture
 def played(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     fake = Played()
-    monkeypatch.setattr(gpu_work, "run_worker", fake)
-    monkeypatch.setattr(engine.catalog, "gpu_indices", lambda: [0])
+    play_gpu(engine, monkeypatch, fake)
     yield fake
 
 
@@ -318,7 +317,9 @@ async def test_samples_of_other_machine_code_stay_without_lines(
 async def test_gates_come_first_and_without_a_gpu_the_answer_is_unavailable(client: Client, engine: Engine) -> None:
     got = await profiled(client)
     assert got["status"] == "unavailable" and got["code"] == "gpu/none"
-    assert "m_" in (await profiled(client, compare_with="m_" + "0" * 32))["summary"], "a wrong id is said without a GPU too"
+    assert "m_" in (await profiled(client, compare_with="m_" + "0" * 32))["summary"], (
+        "a wrong id is said without a GPU too"
+    )
 
 
 def test_the_detailed_answer_has_lines_and_roles(engine: Engine, played: Played) -> None:

@@ -12,7 +12,6 @@ from mcp import Client
 from corpus import gpu_sanitize
 from corpus.contract import contracts
 from corpus.jobs import Job, Sanitize, ToolRun
-from server import gpu_work
 from server.engine import Engine
 from server.errors import BadArgument
 from server.mcp_server import CakeServer
@@ -20,7 +19,7 @@ from server.programs import Ref
 from server.results import size_of
 from server.second_opinion import watched_shapes
 from tests.corpus.test_sanitizer import LINES, text
-from tests.server.conftest import ROOT, call
+from tests.server.conftest import ROOT, call, play_gpu
 from tests.server.test_gpu_path import Played
 
 RMSNORM = (ROOT / "corpus/kernels/rmsnorm.cake").read_text()
@@ -55,8 +54,7 @@ class Watched(Played):
 @pytest.fixture
 def watched(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     fake = Watched()
-    monkeypatch.setattr(gpu_work, "run_worker", fake)
-    monkeypatch.setattr(engine.catalog, "gpu_indices", lambda: [0])
+    play_gpu(engine, monkeypatch, fake)
     yield fake
 
 

@@ -17,7 +17,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from server.processes import descendants
-from tests.server.conftest import KMEANS, ROOT, call
+from tests.server.conftest import KMEANS, ROOT, call, running
 
 SERVE = [sys.executable, "-m", "server.cli", "serve", "--no-gpu"]
 ENV = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
@@ -64,21 +64,8 @@ class Wire:
 
 @contextmanager
 def serving(workspace: Path) -> Iterator[Wire]:
-    process = subprocess.Popen(
-        [*SERVE, "--workspace", str(workspace)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=ENV,
-    )
-    try:
+    with running([*SERVE, "--workspace", str(workspace)], ENV) as process:
         yield Wire(process)
-    finally:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            assert stream
-            stream.close()
 
 
 def wait_for(what: Any, seconds: float = 10) -> Any:

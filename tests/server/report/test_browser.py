@@ -291,7 +291,6 @@ def test_hostile_text_is_shown_as_text(show: Open, tmp_path: Path) -> None:
         fits(p)
 
 
-@pytest.mark.skipif(not PROFILES, reason="no profile is committed yet (corpus/results/profiles)")
 def test_committed_profiles(show: Open) -> None:
     seen = set()
     for path in PROFILES:
