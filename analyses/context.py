@@ -150,4 +150,3 @@ def fragments_of(x: Any) -> set[Fragment]:
     if isinstance(x, Region):
         return set().union(*(fragments_of(d.rows) for d in x.dims if d.rows is not None))
     return set()
-

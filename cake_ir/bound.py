@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # ---- scalar expressions --------------------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True, eq=False)
 class ScalarVar:
     """A scalar of one agent.
