@@ -104,13 +104,14 @@ def _select(c: Context, values: list[Any], node: S.Call) -> Any:
             dtype = F32 if x.dtype == "f32" else I32
             type_ = mask.type.with_dtype(dtype)
             return B.VOp("select", (mask, A.splat(c, x, type_, node), A.splat(c, y, type_, node)), type_)
-    (x, y), type_ = A.unify(c, (x, y), node)
     if is_sx(mask):
+        (x, y), type_ = A.unify(c, (x, y), node)
         if mask.dtype != "bool":
             c.fail("language/type", f"select() needs a condition first, got {mask.dtype}", node.span)
         return B.VOp("select", (B.VSplat(mask, type_.with_dtype(BOOL)), x, y), type_)
-    # unify shapes of mask and values through a neutral dtype
-    probe = B.VOp("~", (mask,), mask.type.with_dtype(type_.dtype))
+    # unify shapes of mask and values at once, the mask through a neutral dtype: a value may be one per row or column
+    dtype = next(v.type.dtype for v in (x, y) if is_vx(v))
+    probe = B.VOp("~", (mask,), mask.type.with_dtype(dtype))
     (_, x, y), type_ = A.unify(c, (probe, x, y), node)
     return B.VOp("select", (A.widen(mask, type_), x, y), type_)
 

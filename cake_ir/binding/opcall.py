@@ -8,6 +8,7 @@ from cake_ir import bound as B
 from cake_ir import syntax as S
 from cake_ir.binding import expr as E
 from cake_ir.binding.context import Context
+from cake_ir.binding.scalars import ZERO, const, sop
 from cake_ir.binding.scope import LayoutShape, OnChip, Symbol
 from cake_ir.ops import OpDecl, Param, registry
 from cake_ir.ops.typing import CHECKS, Call
@@ -99,6 +100,11 @@ def _select(c: Context, name: str, node: S.Call) -> OpDecl:
 
 
 def _rank_zero(c: Context, node: S.Index) -> bool:
+    if isinstance(node.value, S.Index) and isinstance(node.value.value, S.Name):  # an element of a stage: x_s[n][i]
+        staged = c.lookup(node.value.value.id)
+        plain = not any(isinstance(i, (S.Slice, S.NewAxis)) for i in node.items)
+        buffer = staged.value if staged is not None else None
+        return plain and isinstance(buffer, B.Buffer) and buffer.staged and len(node.items) == len(buffer.dims)
     found = c.lookup(node.value.id) if isinstance(node.value, S.Name) else None
     if found is None or any(isinstance(i, (S.Slice, S.NewAxis)) for i in node.items):
         return False
@@ -221,9 +227,43 @@ def _ranks(c: Context, node: Any) -> Any:
     cluster = c.launch.cluster if c.launch else 1
     if isinstance(node, S.Name) and node.id == "cluster":
         return "cluster" if cluster > 1 else None
-    items = node.items if isinstance(node, S.Tuple) else (node,)
-    ranks = tuple(E.index(c, i, "a cluster rank") for i in items)
+    if isinstance(node, S.Call) and isinstance(node.func, S.Name) and node.func.id == "range":
+        ranks = _rank_range(c, node)
+        items = (node,) * len(ranks)
+    else:
+        items = node.items if isinstance(node, S.Tuple) else (node,)
+        ranks = tuple(E.index(c, i, "a cluster rank") for i in items)
     for r, i in zip(ranks, items, strict=True):
         if isinstance(r, B.SConst) and not 0 <= r.value < cluster:
             c.fail("hardware/cluster-rank", f"rank {r.value} in a cluster of {cluster}", i.span)
     return ranks if cluster > 1 else None
+
+
+def _rank_range(c: Context, node: S.Call) -> tuple[B.SX, ...]:
+    """The ranks of range(a, b, s): as many as b - a and s say, both static; a itself may be known at run time only."""
+    if node.keywords or not 1 <= len(node.args) <= 3:
+        c.fail("language/arguments", "ranks are range(stop), range(start, stop) or range(start, stop, step)", node.span)
+    values = [E.index(c, a, "a cluster rank") for a in node.args]
+    start, stop = (ZERO, values[0]) if len(values) == 1 else values[:2]
+    step = values[2] if len(values) == 3 else const(1)
+    length = sop("-", stop, start)
+    if isinstance(stop, B.SOp) and stop.op == "+" and _same(stop.args[0], start):
+        length = stop.args[1]
+    if not (isinstance(length, B.SConst) and isinstance(step, B.SConst) and int(step.value) > 0):
+        c.fail(
+            "language/not-static",
+            "how many ranks a copy reaches is static: write the end as the start plus a number, as in range(r, r + 4, 2)",
+            node.span,
+        )
+    offsets = range(0, int(length.value), int(step.value))
+    cluster = c.launch.cluster if c.launch else 1
+    if not 1 <= len(offsets) <= cluster:
+        c.fail("hardware/cluster-rank", f"{len(offsets)} ranks in a cluster of {cluster}", node.span)
+    return tuple(sop("+", start, const(i)) for i in offsets)
+
+
+def _same(a: B.SX, b: B.SX) -> bool:
+    """Whether two expressions are written alike."""
+    if isinstance(a, B.SOp) and isinstance(b, B.SOp):
+        return a.op == b.op and len(a.args) == len(b.args) and all(map(_same, a.args, b.args))
+    return a == b

@@ -408,9 +408,11 @@ def _ldmatrix(call: Call) -> list[Any]:
 
     view = smem_view(call, "view")
     type_ = tile_type(call.c, view.buffer.dtype, call.args["layout"], call.nodes["layout"].span)
-    if type_.layout.name not in ("mma_a", "mma_b", "mma_d", "wgmma_a") or type_.axis is not None:
+    if type_.layout.name not in ("mma_a", "mma_b", "mma_d", "wgmma_a", "wgmma_d") or type_.axis is not None:
         call.fail(
-            "hardware/ldmatrix-form", f"ldmatrix gives mma_a, mma_b, mma_d or wgmma_a, not {type_.layout}", "layout"
+            "hardware/ldmatrix-form",
+            f"ldmatrix gives mma_a, mma_b, mma_d, wgmma_a or wgmma_d, not {type_.layout}",
+            "layout",
         )
     _matrix(call, view, type_)
     return [call.result(type_)]

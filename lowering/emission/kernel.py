@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from cake_ir.bound import BoundKernel, Op, Role, RoleBlock, ScalarVar, walk
@@ -75,38 +76,62 @@ def _split_tail(kernel: BoundKernel) -> tuple[tuple[Any, ...], list[Op]]:
 
 
 def _roles(c: Context, body: tuple[Any, ...]) -> None:
-    out = c.out
-    roles = c.kernel.roles
-    for i, role in enumerate(roles):
-        out.at(role.span)
-        last = i == len(roles) - 1
-        end = role.first_warp + role.warps
+    """One branch per warpgroup's roles; setmaxnreg stands above the roles that share a warpgroup, since its four warps
+    execute one and the same instruction (PTX ISA, setmaxnreg: .sync.aligned)."""
+    groups: list[list[Role]] = []
+    for role in c.kernel.roles:
+        shares = bool(groups) and role.first_warp % 4 and c.derived.launch.setmaxnreg.get(role.name) is not None
+        if not shares:
+            groups.append([])
+        groups[-1].append(role)
+    _branches(c, [(g[-1].first_warp + g[-1].warps, g) for g in groups], lambda g: _warpgroup(c, g, body))
+    c.out.close()
+
+
+def _branches(c: Context, arms: list[tuple[int, Any]], emit: Callable[[Any], None]) -> None:
+    """if (warp < end) {...} else if ... ; the last brace stays open."""
+    for i, (end, arm) in enumerate(arms):
         head = f"if ({c.sx(c.thread('warp'))} < {end})"
-        if len(roles) == 1:
-            out.open("")
+        if len(arms) == 1:
+            c.out.open("")
         elif i == 0:
-            out.open(head)
-        elif last:
-            out.middle("} else {")
+            c.out.open(head)
+        elif i == len(arms) - 1:
+            c.out.middle("} else {")
         else:
-            out.middle("} else " + head + " {")
-        _role(c, role, body)
-    out.close()
+            c.out.middle("} else " + head + " {")
+        emit(arm)
+
+
+def _warpgroup(c: Context, roles: list[Role], body: tuple[Any, ...]) -> None:
+    """The roles of one branch: one role, or several of one warpgroup with one setmaxnreg."""
+    c.out.at(roles[0].span)
+    _set_registers(c, roles[0])
+    if len(roles) == 1:
+        _role(c, roles[0], body)
+        return
+    _branches(c, [(r.first_warp + r.warps, r) for r in roles], lambda r: _role(c, r, body))
+    c.out.close()
+
+
+def _set_registers(c: Context, role: Role) -> None:
+    change = c.derived.launch.setmaxnreg.get(role.name)
+    if change is None:
+        return
+    c.out.line(f"{c.helpers.use('set_registers_' + change.kind)}<{change.registers}>();")
+    c.span = role.span
+    c.promise("role", f"setmaxnreg.{change.kind}")
 
 
 def _role(c: Context, role: Role, body: tuple[Any, ...]) -> None:
     out = c.out
     c.role = role
+    out.at(role.span)
     c.wgmma_open.clear()
     c.wgmma_groups.clear()
     c.pending_tmem.clear()
     c.tcgen05_touched = False
-    change = c.derived.launch.setmaxnreg.get(role.name)
     out.line(f"// {role.name}: {role.count} x {role.unit}")
-    if change is not None:
-        out.line(f"{c.helpers.use('set_registers_' + change.kind)}<{change.registers}>();")
-        c.span = role.span
-        c.promise("role", f"setmaxnreg.{change.kind}")
     block = project(body, role)
     number(block)
     begin = c.marks.place(role, block) if c.marks is not None else None

@@ -1,5 +1,6 @@
-"""**Checks.** A role with `registers=` starts at a warp that is a multiple of 4 and has a multiple of 4 warps (a thread
-role says `warps=4`), so that the four warps of every warpgroup execute the same setmaxnreg.
+"""**Checks.** The roles with `registers=` are made of whole warpgroups: every warpgroup that has one of them is four warps of
+roles that all say the same number. One role of 4 warps does it (a thread role says `warps=4`), and so do several roles
+of one warpgroup that agree, such as a thread role with `warps=2` and two warps of another one.
 
 **Why.** When only some warps of a warpgroup lower their count nothing is released, and the role that raises its own
 waits for ever.
@@ -82,16 +83,27 @@ def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
 
 
 def check(ctx: Context) -> Iterator[Diagnostic]:
-    for role in ctx.bound.roles:
-        if role.registers is None or not ctx.bound.target.has("setmaxnreg"):
+    if not ctx.bound.target.has("setmaxnreg"):
+        return
+    wants = {w: role for role in ctx.bound.roles for w in range(role.first_warp, role.first_warp + role.warps)}
+    told: set[str] = set()
+    for first in range(0, max(wants, default=-1) + 1, 4):
+        group = [wants.get(w) for w in range(first, first + 4)]
+        asking = [r for r in group if r is not None and r.registers is not None]
+        if not asking or (None not in group and len({r.registers for r in group if r is not None}) == 1):
             continue
-        if role.first_warp % 4 or role.warps % 4:
+        for role in asking:
+            if role.name in told:
+                continue
+            told.add(role.name)
             last = role.first_warp + role.warps - 1
+            others = sorted({r.name for r in group if r is not None and r.registers != role.registers})
+            why = f"; {', '.join(others)} in the same warpgroup asks for another number" if others else ""
             yield ctx.finding(
                 RULE.id,
                 "error",
                 f"role {role.name} with registers={role.registers} is made of warps {role.first_warp} .. {last};"
-                " whole warpgroups are needed",
+                f" whole warpgroups are needed{why}",
                 role.span,
                 contract="setmaxnreg is executed by all four warps of a warpgroup, with one value.",
                 role=role.name,

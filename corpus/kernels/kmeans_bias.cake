@@ -1,0 +1,116 @@
+"""k-means assignment with the norms inside the product: one k16 step adds -|c|^2 / 2 and an offset, so that the score leaves the tensor pipe positive.
+
+Positive floats are ordered like their bits. The epilogue is one logic operation (the tile-local column goes into the four low mantissa bits) and half a
+three-input integer maximum per score. The offset of a point is at least |x| |m| + |m|^2 / 2, where m is the shortest centroid, so the best score is never
+negative and the rounding of the packed bits is relative to the terms of the winner itself.
+"""
+
+
+@kernel(target="sm_90a")
+def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], label: Out[i32, B, N], *,
+                DT: (bf16, f16) = bf16, DP: (64, 128) = 128, WG: (2, 3) = 3, STAGES: range(1, 9) = 4, TURN: (0, 1) = 1):
+    where(C > 0, D <= DP, D % 8 == 0)
+    BN = 64 * WG
+    BC = 128
+    tiles = tile_space(B, ceil_div(N, BN))
+    launch(ctas=min(tiles.count, device.sms))
+
+    producer = role(thread, warps=2, registers=32)
+    norms = role(warp, count=2, registers=32)
+    math = role(warpgroup, count=WG, registers=select(WG == 2, 232, 160))
+
+    x_s = smem(DT, BN, DP, stages=1, swizzle=128)
+    c_s = smem(DT, BC, DP, stages=STAGES, swizzle=128)
+    bias_s = smem(bf16, BC, 16, stages=STAGES, swizzle=32)
+    least_s = smem(f32, 2, stages=2)
+    x_full = mbarrier(arrivals=1)
+    x_free = mbarrier(arrivals=4 * WG)
+    full = mbarrier(stages=STAGES, arrivals=3)
+    free = mbarrier(stages=STAGES, arrivals=4 * WG)
+    least_full = mbarrier(stages=2, arrivals=2)
+    least_free = mbarrier(stages=2, arrivals=4 * WG)
+    turn = named_barrier(WG)
+
+    t = 0
+    n = 0
+    with math as wg:
+        if TURN == 1:
+            if wg == WG - 1:
+                arrive(turn[0])
+    for b, tile in tiles.persistent():
+        row = tile * BN
+        with producer:
+            wait(x_free[t - 1])
+            expect(x_full[t])
+            tma_load(x_s[t], x[b, row:, :], signal=x_full[t])
+        with norms as w:
+            short = fragment(f32, vec(1, 32).cols[256], inf)
+            for i in range(ceil_div(C, 512)):
+                short = min(short, load(c_sq[b, 512 * i + 256 * w:], vec(1, 32).cols[256], fill=inf))
+            wait(least_free[t - 2])
+            store(least_s[t][w], row_min(short))
+            arrive(least_full[t])
+        with math as wg:
+            best = fragment(i32, wgmma_d[64, 8], 0)
+            nearest = fragment(i32, wgmma_d[64, 8], 0)
+            wait(x_full[t])
+            rows = ldmatrix(x_s[t].rows(64 * wg, 64), wgmma_d[64, DP])
+            points = operand_a(rows)
+            squares = fragment(f32, wgmma_d[64, 8], 0.0)
+            for j in unroll(DP // 8):
+                squares = squares + cast(rows.cols(8 * j, 8), f32) * cast(rows.cols(8 * j, 8), f32)
+            length = row_sum(squares)
+            wait(least_full[t])
+            least = min(load(least_s[t][0]), load(least_s[t][1]))
+            arrive(least_free[t])
+            offset = 1.01 * sqrt(length * least) + (0.51 * least + 1e-30)
+            column = col_index(fragment(f32, wgmma_d[64, 16], 0.0))
+            lift = operand_a(cast(select(column < 3, 1.0, select(column == 3, offset[:, None], 0.0)), bf16))
+        for k in range(ceil_div(C, BC)):
+            with producer:
+                wait(free[n - STAGES])
+                expect(full[n])
+                tma_load(c_s[n], c[b, k * BC:, :], signal=full[n])
+            with norms as w:
+                half = -0.5 * load(c_sq[b, k * BC + 64 * w:], vec(4, 1).rows[64], fill=1e36)
+                high = cast(cast(half, bf16), f32)
+                middle = cast(cast(half - high, bf16), f32)
+                low = half - high - middle
+                place = col_index(fragment(f32, vec(4, 1)[64, 16], 0.0))
+                term = select(place == 0, high[:, None], select(place == 1, middle[:, None], select(place == 2, low[:, None], select(place == 3, 1.0, 0.0))))
+                wait(free[n - STAGES])
+                store(bias_s[n].rows(64 * w, 64), cast(term, bf16))
+                fence_async()
+                arrive(full[n])
+            with math as wg:
+                acc = fragment(f32, wgmma_d[64, BC])
+                wait(full[n])
+                if TURN == 1:
+                    sync(turn[wg])
+                wgmma(acc, lift, bias_s[n], init=True)
+                wgmma(acc, points, c_s[n])
+                wgmma_commit()
+                if TURN == 1:
+                    arrive(turn[(wg + 1) % WG])
+                wgmma_wait(0)
+                arrive(free[n])
+                if k == 0:
+                    fence_async()
+                    arrive(x_free[t])
+                top = fragment(i32, wgmma_d[64, 8], 0)
+                for j in unroll(BC // 16):
+                    even = (bitcast(acc.cols(16 * j, 8), i32) & -16) | (2 * j)
+                    odd = (bitcast(acc.cols(16 * j + 8, 8), i32) & -16) | (2 * j + 1)
+                    top = max3(top, even, odd)
+                closer = top > best
+                best = select(closer, top, best)
+                nearest = select(closer, k * BC, nearest)
+            n += 1
+        with math as wg:
+            score, index = row_argmax(bitcast(best & -16, f32), nearest + 8 * (best & 15) + col_index(best))
+            store(label[b, row + 64 * wg:], index)
+        t += 1
+    with math as wg:
+        if TURN == 1:
+            if wg == 0:
+                sync(turn[0])
