@@ -5,8 +5,9 @@ The names below are loaded on first use, so that importing a submodule does not 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cake_ir.facade import lazy
 
 if TYPE_CHECKING:
     from cake_ir.binding import BindResult, bind
@@ -43,11 +44,4 @@ __all__ = [
     "variant_id",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'cake_ir' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+lazy(__name__, _HOME)

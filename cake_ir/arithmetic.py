@@ -1,63 +1,15 @@
-"""The arithmetic of uniform scalar expressions: what each operation computes, and expressions as closures."""
+"""Uniform scalar expressions as closures."""
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
 from cake_ir.bound import SX, SConst, SVar
+from cake_ir.operations import ARITH, FAST
 
-
-def _shifted(a: int, b: int) -> int:
-    """`a << b`. Raises ValueError where b is negative or no kernel can mean it."""
-    if b > 4096:
-        raise ValueError("shift count")
-    return a << b
-
-
-_FAST: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "<<": _shifted,
-    ">>": operator.rshift,
-    "&": operator.and_,
-    "|": operator.or_,
-    "^": operator.xor,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "/": operator.truediv,
-}
-
-
-ARITH: dict[str, Callable[..., Any]] = {
-    **_FAST,
-    "min": min,
-    "max": max,
-    "ceil_div": lambda a, b: -(-a // b),
-    "neg": operator.neg,
-    "not": operator.not_,
-    "~": operator.invert,
-    "lsb": lambda a: (a & -a).bit_length() - 1,
-    "abs": abs,
-    "fma": lambda a, b, c: a * b + c,
-    "cast": lambda a: a,
-    "exp2": lambda a: 2.0**a if a > -1e4 else 0.0,
-    "rcp": lambda a: 1.0 / a if a else math.inf,
-    "rsqrt": lambda a: 1.0 / math.sqrt(a) if a > 0 else math.inf,
-    "log2": lambda a: math.log2(a) if a > 0 else -math.inf,
-    "sqrt": lambda a: math.sqrt(a),
-    "tanh": math.tanh,
-}
+__all__ = ["ARITH", "compile_sx"]
 
 
 def compile_sx(x: SX) -> Callable[[list[Any]], Any]:
@@ -101,7 +53,7 @@ def _connected(by: bool, args: list[Callable[[list[Any]], Any]]) -> Callable[[li
 
 def _short(op: str, a: SX, b: SX) -> Callable[[list[Any]], Any] | None:
     """The common binary operations in one call instead of three: most time of a run is spent in index arithmetic."""
-    f = _FAST.get(op)
+    f = FAST.get(op)
     if f is None:
         return None
     if isinstance(b, SConst):

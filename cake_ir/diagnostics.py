@@ -10,6 +10,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cake_ir.fault import CakeError
+
+__all__ = [
+    "NOWHERE", "CakeError", "Diagnostic", "Edit", "Family", "Fix", "Related", "Severity", "Span", "Step", "Subject", "error",
+]  # fmt: skip
+
 Severity = Literal["error", "warning", "advice"]
 Family = Literal["safety", "hardware", "data", "schedule", "numeric", "performance", "advice", "language", "derive"]
 
@@ -89,14 +95,6 @@ class Diagnostic(_Model):
     def render(self) -> str:
         """The one-line text form."""
         return f"{self.span}: {self.severity}[{self.rule}]: {self.message}"
-
-
-class CakeError(Exception):
-    """A user-facing fault carried as a diagnostic. Never a stack trace for the reader."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        super().__init__(diagnostic.render())
-        self.diagnostic = diagnostic
 
 
 def error(rule: str, family: Family, message: str, span: Span = NOWHERE, **more: object) -> Diagnostic:

@@ -1,48 +1,29 @@
 """Kernels, workload contracts, evaluation and evidence.
 
-The names of docs/architecture.md are functions here. `kernels` and `contracts` are also submodules: those are loaded
-first, so that the functions win. numpy is imported only when a function needs it.
+The names of docs/architecture.md are functions here, loaded on first use. `kernels` and `contracts` are also submodules: the
+functions win.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import corpus.contracts
-import corpus.kernels  # noqa: F401 - see above
+from cake_ir.facade import lazy
 
 if TYPE_CHECKING:
-    from corpus.contract import Contract
-    from corpus.evidence import ResultRow
-    from corpus.kernels import CorpusKernel
+    from corpus.check import check_cpu
+    from corpus.contract import contracts
+    from corpus.evidence import results
+    from corpus.kernels import kernels
 
 __all__ = ["check_cpu", "contracts", "kernels", "results"]
 
-
-def kernels() -> list[CorpusKernel]:
-    """All corpus kernels; see corpus/kernels.py."""
-    from corpus.kernels import kernels as read
-
-    return read()
-
-
-def contracts(extra_dir: str | Path | None = None) -> dict[str, Contract]:
-    """Contracts by name, those of an operator's directory included; see corpus/contract.py."""
-    from corpus.contract import contracts as read
-
-    return read(extra_dir)
-
-
-def results() -> list[ResultRow]:
-    """The committed measurements; see corpus/evidence.py."""
-    from corpus.evidence import results as read
-
-    return read()
-
-
-def check_cpu(*args: Any, **kwargs: Any) -> Any:
-    """Check a kernel by interpretation; see corpus/check.py."""
-    from corpus.check import check_cpu as run
-
-    return run(*args, **kwargs)
+lazy(
+    __name__,
+    {
+        "check_cpu": "corpus.check",
+        "contracts": "corpus.contract",
+        "kernels": "corpus.kernels",
+        "results": "corpus.evidence",
+    },
+)
