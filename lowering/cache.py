@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,19 @@ def cache_key(source: str, arch: str, options: tuple[str, ...], compiler: str) -
     """64 hex digits that name the compile."""
     parts = json.dumps([FORMAT, compiler, arch, list(options), source], ensure_ascii=True)
     return hashlib.sha256(parts.encode()).hexdigest()
+
+
+def cubin_key(source: str, arch: str, options: tuple[str, ...]) -> str:
+    """64 hex digits that name the kernel whatever compiler made it: what a route table knows a variant's cubin by."""
+    return cache_key(source, arch, options, "any")
+
+
+def user_directory() -> Path:
+    """Where a user's compiled kernels are kept: `$CAKE_CACHE_DIR`, else `cake/cubins` in the user's cache directory."""
+    named = os.environ.get("CAKE_CACHE_DIR")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cake" / "cubins"
 
 
 class CubinCache:
@@ -67,6 +79,8 @@ class CubinCache:
         """Store `body`; False (and a note) if that was impossible."""
         if self._directory is None:
             return False
+        import tempfile  # loads much, and the host path only reads
+
         data = json.dumps(body).encode()
         record = _MAGIC + hashlib.sha256(data).hexdigest().encode() + b"\n" + data
         temporary: str | None = None

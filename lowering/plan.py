@@ -14,9 +14,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
-from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
+from cake_ir.fault import fault
+
+if TYPE_CHECKING:
+    from cake_ir.diagnostics import Span
 
 Size = int | str
 """A number, or the text of an expression over launch dimensions (only in a manifest)."""
@@ -63,7 +66,7 @@ class Promise:
     op: str
     mnemonic: str
     min_count: int = 1
-    span: Span = NOWHERE
+    span: Span = field(default_factory=lambda: _nowhere())
 
 
 @dataclass(frozen=True)
@@ -336,12 +339,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _nowhere() -> Span:
+    from cake_ir.diagnostics import NOWHERE  # pydantic: the host path reads manifests without it
+
+    return NOWHERE
+
+
 def _bad(message: str) -> NoReturn:
-    raise CakeError(
-        error(
-            "lowering/bad-plan",
-            "hardware",
-            message,
-            contract="A launch plan names only values the driver and the kernel accept.",
-        )
-    )
+    law = "A launch plan names only values the driver and the kernel accept."
+    raise fault("lowering/bad-plan", message, contract=law)
