@@ -266,4 +266,6 @@ def _same(a: B.SX, b: B.SX) -> bool:
     """Whether two expressions are written alike."""
     if isinstance(a, B.SOp) and isinstance(b, B.SOp):
         return a.op == b.op and len(a.args) == len(b.args) and all(map(_same, a.args, b.args))
-    return a == b
+    if isinstance(a, B.SVar) and isinstance(b, B.SVar):
+        return a.var is b.var
+    return isinstance(a, B.SConst) and isinstance(b, B.SConst) and a.value == b.value

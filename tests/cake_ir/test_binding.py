@@ -8,6 +8,7 @@ import pytest
 
 from cake_ir import bind, parse
 from cake_ir import bound as B
+from cake_ir.arithmetic import compile_sx
 from cake_ir.layouts import base_of, placement, registers
 from cake_ir.ops import registry
 from cake_ir.ops.typing import CHECKS
@@ -207,3 +208,46 @@ def test_layouts_cover_every_element_exactly_once() -> None:
                 for dr, dc in placement(t).offsets:
                     seen[r + dr, c + dc] = seen.get((r + dr, c + dc), 0) + 1
             assert len(seen) == t.rows * t.cols and set(seen.values()) == {1}
+
+
+def test_ranks_as_a_range() -> None:
+    """The same copies as the ranks written out, of a start that is known at run time only."""
+    whole = "tma_load(b_s[n], b[0:, k * 64:], signal=full[n])"
+    four = BASE.replace("cluster=2", "cluster=4").replace(
+        "    n = 0\n", "    column = cluster_rank // 2\n    n = 0\n", 1
+    )
+
+    def ranks(text: str) -> list[int]:
+        kernel = bound(four.replace(whole, whole[:-1] + f", multicast={text})"))
+        (value,) = (
+            s.operands["multicast"] for s in B.walk(kernel.body) if isinstance(s, B.Op) and "multicast" in s.operands
+        )
+        column = next(v for x in value for v in B.sx_vars(x)) if any(B.sx_vars(x) for x in value) else None
+        env = [0] * len(kernel.scalars)
+        if column is not None:
+            env[column.slot] = 1
+        return [compile_sx(x)(env) for x in value]
+
+    assert ranks("range(2 * column, 2 * column + 2)") == ranks("(2 * column, 2 * column + 1)") == [2, 3]
+    assert ranks("range(column, column + 4, 2)") == [1, 3]
+    assert ranks("range(4)") == ranks("range(0, 4)") == [0, 1, 2, 3]
+    assert ranks("range(1, 4, 2)") == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rule"),
+    [
+        ("range(cta, 4)", "language/not-static"),
+        ("range(0, 4, cta)", "language/not-static"),
+        ("range(0, 4, 0)", "language/not-static"),
+        ("range(cta, cta + 5)", "hardware/cluster-rank"),
+        ("range(cta, cta + 4000000000000, 1)", "hardware/cluster-rank"),
+        ("range(2, 6)", "hardware/cluster-rank"),
+        ("range(2, 2)", "hardware/cluster-rank"),
+        ("range()", "language/arguments"),
+    ],
+)
+def test_bad_ranks(ranks: str, rule: str) -> None:
+    load = "tma_load(b_s[n], b[0:, k * 64:], signal=full[n]"
+    text = BASE.replace("cluster=2", "cluster=4").replace(load, f"{load}, multicast={ranks}")
+    assert findings(text) == [(rule, 18)]
