@@ -2,16 +2,17 @@
 
 Positive floats are ordered like their bits. The epilogue is one logic operation (the tile-local column goes into the four low mantissa bits) and half a
 three-input integer maximum per score. The offset of a point is at least |x| |m| + |m|^2 / 2, where m is the shortest centroid, so the best score is never
-negative and the rounding of the packed bits is relative to the terms of the winner itself.
+negative and the rounding of the packed bits is relative to the terms of the winner itself. DP columns are multiplied; the copies fill D .. DP with zeros.
 """
 
 
 @kernel(target="sm_90a")
 def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], label: Out[i32, B, N], *,
-                DT: (bf16, f16) = bf16, DP: (64, 128) = 128, WG: (2, 3) = 3, STAGES: range(1, 9) = 4, TURN: (0, 1) = 1):
-    where(C > 0, D <= DP, D % 8 == 0)
+                DT: (bf16, f16) = bf16, DP: range(16, 129) = 128, WG: (2, 3) = 3, XS: (1, 2) = 1, STAGES: range(1, 9) = 4, TURN: (False, True) = True):
+    where(C > 0, D <= DP, D % 8 == 0, DP % 16 == 0)
     BN = 64 * WG
     BC = 128
+    W = select(DP <= 16, 16, select(DP <= 32, 32, select(DP <= 64, 64, 128)))
     tiles = tile_space(B, ceil_div(N, BN))
     launch(ctas=min(tiles.count, device.sms))
 
@@ -19,12 +20,12 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
     norms = role(warp, count=2, registers=32)
     math = role(warpgroup, count=WG, registers=select(WG == 2, 232, 160))
 
-    x_s = smem(DT, BN, DP, stages=1, swizzle=128)
-    c_s = smem(DT, BC, DP, stages=STAGES, swizzle=128)
+    x_s = smem(DT, BN, W, stages=XS, swizzle=min(128, 2 * W))
+    c_s = smem(DT, BC, W, stages=STAGES, swizzle=min(128, 2 * W))
     bias_s = smem(bf16, BC, 16, stages=STAGES, swizzle=32)
     least_s = smem(f32, 2, stages=2)
-    x_full = mbarrier(arrivals=1)
-    x_free = mbarrier(arrivals=4 * WG)
+    x_full = mbarrier(stages=XS, arrivals=1)
+    x_free = mbarrier(stages=XS, arrivals=4 * WG)
     full = mbarrier(stages=STAGES, arrivals=3)
     free = mbarrier(stages=STAGES, arrivals=4 * WG)
     least_full = mbarrier(stages=2, arrivals=2)
@@ -34,13 +35,13 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
     t = 0
     n = 0
     with math as wg:
-        if TURN == 1:
+        if TURN:
             if wg == WG - 1:
                 arrive(turn[0])
     for b, tile in tiles.persistent():
         row = tile * BN
         with producer:
-            wait(x_free[t - 1])
+            wait(x_free[t - XS])
             expect(x_full[t])
             tma_load(x_s[t], x[b, row:, :], signal=x_full[t])
         with norms as w:
@@ -54,7 +55,7 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
             best = fragment(i32, wgmma_d[64, 8], 0)
             nearest = fragment(i32, wgmma_d[64, 8], 0)
             wait(x_full[t])
-            rows = ldmatrix(x_s[t].rows(64 * wg, 64), wgmma_d[64, DP])
+            rows = ldmatrix(x_s[t].rows(64 * wg, 64).cols(0, DP), wgmma_d[64, DP])
             points = operand_a(rows)
             squares = fragment(f32, wgmma_d[64, 8], 0.0)
             for j in unroll(DP // 8):
@@ -85,12 +86,12 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
             with math as wg:
                 acc = fragment(f32, wgmma_d[64, BC])
                 wait(full[n])
-                if TURN == 1:
+                if TURN:
                     sync(turn[wg])
                 wgmma(acc, lift, bias_s[n], init=True)
-                wgmma(acc, points, c_s[n])
+                wgmma(acc, points, c_s[n].cols(0, DP))
                 wgmma_commit()
-                if TURN == 1:
+                if TURN:
                     arrive(turn[(wg + 1) % WG])
                 wgmma_wait(0)
                 arrive(free[n])
@@ -111,6 +112,6 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
             store(label[b, row + 64 * wg:], index)
         t += 1
     with math as wg:
-        if TURN == 1:
+        if TURN:
             if wg == 0:
                 sync(turn[0])

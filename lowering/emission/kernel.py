@@ -105,12 +105,12 @@ def _branches(c: Context, arms: list[tuple[int, Any]], emit: Callable[[Any], Non
 
 def _warpgroup(c: Context, roles: list[Role], body: tuple[Any, ...]) -> None:
     """The roles of one branch: one role, or several of one warpgroup with one setmaxnreg."""
-    c.out.at(roles[0].span)
-    _set_registers(c, roles[0])
     if len(roles) == 1:
         _role(c, roles[0], body)
         return
-    _branches(c, [(r.first_warp + r.warps, r) for r in roles], lambda r: _role(c, r, body))
+    c.out.at(roles[0].span)
+    _set_registers(c, roles[0])
+    _branches(c, [(r.first_warp + r.warps, r) for r in roles], lambda r: _role(c, r, body, shared=True))
     c.out.close()
 
 
@@ -123,7 +123,7 @@ def _set_registers(c: Context, role: Role) -> None:
     c.promise("role", f"setmaxnreg.{change.kind}")
 
 
-def _role(c: Context, role: Role, body: tuple[Any, ...]) -> None:
+def _role(c: Context, role: Role, body: tuple[Any, ...], shared: bool = False) -> None:
     out = c.out
     c.role = role
     out.at(role.span)
@@ -132,6 +132,8 @@ def _role(c: Context, role: Role, body: tuple[Any, ...]) -> None:
     c.pending_tmem.clear()
     c.tcgen05_touched = False
     out.line(f"// {role.name}: {role.count} x {role.unit}")
+    if not shared:
+        _set_registers(c, role)
     block = project(body, role)
     number(block)
     begin = c.marks.place(role, block) if c.marks is not None else None
@@ -253,7 +255,8 @@ def _prologue(c: Context) -> list[str]:
         lines.append(f"if (warp == {owner.first_warp}) {alloc}<{d.tmem_columns}>(smem_base + {d.tmem_slot});")
         lines.append(f"{h.add(*matrix.TCGEN05_FENCE_BEFORE)}();")
     if barriers or d.tmem_columns:
-        lines.append(f"{h.use('cluster_sync')}();" if cluster > 1 else "__syncthreads();")
+        meet = "cluster_sync" if d.tmem_columns else "cluster_meet"  # the tensor memory's address is a plain store
+        lines.append(f"{h.use(meet)}();" if cluster > 1 else "__syncthreads();")
     if d.tmem_columns:
         lines.append(f"{h.add(*matrix.TCGEN05_FENCE_AFTER)}();")
         lines.append(

@@ -76,3 +76,18 @@ def test_a_text_that_does_not_parse_skips_every_later_layer() -> None:
         "data",
         "performance",
     ]
+
+
+def test_roles_that_share_a_warpgroup_ask_for_one_number_of_registers() -> None:
+    text = next(p for p in KERNELS if p.stem == "kmeans_bias").read_text()
+    role = "norms = role(warp, count=2, registers=32)"
+    assert role in text
+    for other, said in (
+        ("norms = role(warp, count=2, registers=40)", "producer, norms"),
+        ("norms = role(warp, count=2)", "producer"),
+    ):
+        kernel = bind(parse(text.replace(role, other)).file).bound  # type: ignore[arg-type]
+        assert kernel is not None
+        found = [d for d in verify(kernel).diagnostics if d.rule == "hardware/setmaxnreg-warpgroup"]
+        assert ", ".join(str(d.subject.role) for d in found) == said
+        assert all("whole warpgroups are needed; " in d.message for d in found)

@@ -309,6 +309,45 @@ store(p[0:, 0:], load(s, vec(8, 4)[16, 32]))
     assert np.array_equal(f64(out["p"]), f64(x))
 
 
+def test_ldmatrix_gives_an_accumulator_layout_from_panels_to_the_middle_of_one() -> None:
+    x = f32(64, 128).astype(BF16)
+    out = run(
+        """
+store(s, load(x[0:, 0:], vec(8, 16)[64, 128]))
+sync(warpgroup)
+rows = ldmatrix(s.cols(0, 112), wgmma_d[64, 112])
+store(o[0:, 0:], rows)
+total = row_sum(cast(rows, f32))
+at = col_index(total[:, None] + fragment(f32, wgmma_d[64, 16], 0.0))
+store(p[0:, 0:], select(at < 3, 1.0, select(at == 3, total[:, None], 0.0)))
+""",
+        "x: In[bf16, 64, 128], o: Out[bf16, 64, 112], p: Out[f32, 64, 16]",
+        {"x": x},
+        unit="warpgroup",
+        smem="s = smem(bf16, 64, 128, swizzle=128)",
+    )
+    assert np.array_equal(f64(out["o"]), f64(x[:, :112]))
+    total = f64(x[:, :112]).sum(-1)
+    assert np.array_equal(out["p"][:, :3], np.ones((64, 3))) and not out["p"][:, 4:].any()
+    assert np.allclose(out["p"][:, 3], total, rtol=1e-5, atol=1e-5)
+
+
+def test_an_element_of_a_stage_is_stored_as_a_scalar() -> None:
+    out = run(
+        """
+for n in range(3):
+    store(s[n][1], cast(n, f32) + 0.5)
+    sync(warp)
+    store(o[n], load(s[n][1]))
+    sync(warp)
+""",
+        "o: Out[f32, 3]",
+        {},
+        smem="s = smem(f32, 4, stages=2)",
+    )["o"]
+    assert out.tolist() == [0.5, 1.5, 2.5]
+
+
 def test_padded_rows_alias_only_what_they_cover() -> None:
     out = run(
         """

@@ -236,3 +236,11 @@ def test_lanes_of_a_thread_role_meet_a_sync_of_all_threads_together():
     assert sum("mbar_expect" in x or "tma_load" in x for x in led) == 4
     assert any("sync" in x for x in met if "__syncwarp" not in x) and not any("sync" in x for x in led)
     assert met.count("__syncwarp();") == 2
+
+
+def test_roles_of_one_warpgroup_share_one_setmaxnreg():
+    """PTX ISA, setmaxnreg: all warps of a warpgroup execute the same instruction."""
+    cuda = emit(corpus_kernel("kmeans_bias")).cuda
+    assert cuda.count("set_registers_dec<32>()") == 1
+    first = cuda.index("set_registers_dec<32>()")
+    assert first < cuda.index("// producer:") < cuda.index("// norms:") < cuda.index("set_registers_inc<160>()")

@@ -35,7 +35,10 @@ def test_gemm(name, bindings, shape, sms, tmp_path):
     np.testing.assert_allclose(d.astype(np.float64), want, rtol=2e-2, atol=2e-2 * np.sqrt(k))
 
 
-KMEANS = [("kmeans_assign", {}), ("kmeans_packed", {}), ("kmeans_assign", {"WG": 2, "STAGES": 2, "DP": 64})]
+KMEANS = [
+    ("kmeans_assign", {}), ("kmeans_packed", {}), ("kmeans_assign", {"WG": 2, "STAGES": 2, "DP": 64}),
+    ("kmeans_bias", {}), ("kmeans_bias", {"DP": 80, "WG": 2, "XS": 2, "STAGES": 3, "TURN": False}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name,bindings", KMEANS)
