@@ -43,11 +43,19 @@ def verifier_page() -> str:
     return page()
 
 
+def speed_page() -> str:
+    """docs/speed.md from the committed speed tables."""
+    from corpus.speed.page import document
+
+    return document()
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/targets.md": targets_page,
     "docs/ops.md": ops_page,
     "docs/rules.md": rules_page,
     "docs/verifier.md": verifier_page,
+    "docs/speed.md": speed_page,
 }
 
 

@@ -26,12 +26,12 @@ class Program(_Model):
 
     kernel: str
     content_id: str
-    variant_id: str = ""
-    contract: str = ""
-    contract_digest: str = ""
+    variant_id: str
+    contract: str
+    contract_digest: str
     target: str
-    bindings: dict[str, Any] = Field(default_factory=dict)
-    compiler: str = ""
+    bindings: dict[str, Any]
+    compiler: str
     cubin_sha256: str
 
 

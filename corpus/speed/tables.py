@@ -32,6 +32,7 @@ class Session:
 
     def __init__(self, env: Env, directory: Path, quick: bool = False) -> None:
         self.env, self.torch, self.quick = env, env.torch, quick
+        self.math = TorchMath(env.torch)
         self.prepared = ours.Prepared(env, directory)
         self.known = contracts()
         self.baselines = registry()
@@ -101,10 +102,7 @@ class Session:
         if check is not None:
 
             def judged() -> dict[str, Any]:
-                if output.dtype == self.torch.int32:
-                    labels.poison(output)
-                else:
-                    output.fill_(float("nan"))
+                output.fill_(labels.POISON if output.dtype == self.torch.int32 else float("nan"))
                 self.env.sync()
                 c.run(self.env.stream)
                 self.env.sync()
@@ -143,7 +141,7 @@ class Session:
             yield row(self.env, shape, mine, [peer] if peer else [], LONG, flops=flops, layout=layout, group=group)
 
     def _product_judge(self, contract: Contract, shape: Shape, t: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
-        m = TorchMath(self.torch)
+        m = self.math
         inputs = {"a": t["a"], "b": t["b"]}
         expected: dict[str, Any] = {}
 
@@ -174,7 +172,7 @@ class Session:
         t = self.points(shape)
 
         def judge(label: Any) -> dict[str, Any]:
-            return labels.check(self.torch, t["x"], t["c"], t["c_sq"], label)
+            return labels.check(self.math, t["x"], t["c"], t["c_sq"], label)
 
         others = [c for name in TRITON if (c := self.baseline(name, t, "label", judge)) is not None]
         if cute_too:

@@ -81,7 +81,7 @@ def row(
         if checked and not checked["ok"] and c.name == OURS:
             faults.append(f"the outputs are wrong: {checked}")
         more: dict[str, Any] = {}
-        if c.name in compared:
+        if c.name in compared and c.computes:
             v = compared[c.name]
             more = {"ratio": v.ratio, "ratio_interval": (v.low, v.high), "verdict": v.verdict}
         times.append(
