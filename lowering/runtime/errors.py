@@ -13,7 +13,7 @@ import importlib
 from functools import cache
 from typing import Any
 
-from cake_ir.diagnostics import CakeError, error
+from cake_ir.fault import CakeError, fault
 
 STICKY = frozenset(
     "CUDA_ERROR_" + name
@@ -68,8 +68,11 @@ def check(result: tuple[Any, ...], what: str) -> Any:
 
 def cuda_error(status: Any, what: str) -> CakeError:
     """The CakeError of a failed driver call."""
-    cu = driver()
-    name = name_of(cu, status)
+    return classified(name_of(driver(), status), what)
+
+
+def classified(name: str, what: str) -> CakeError:
+    """The CakeError of the CUDA error `name`. `what` says in words what was attempted; refused launches begin with "launch"."""
     message = f"{what}: {name}"
     if name in STICKY:
         rule, contract = "lowering/device-fault", "A verified kernel runs to its end without a device fault."
@@ -84,19 +87,15 @@ def cuda_error(status: Any, what: str) -> CakeError:
         rule, contract = "lowering/wrong-architecture", "A cubin runs on exactly the architecture it was built for."
     else:
         rule, contract = "lowering/cuda-error", "Driver calls succeed."
-    return CakeError(error(rule, "hardware", message, contract=contract))
+    return fault(rule, message, contract=contract)
 
 
 def no_gpu(reason: str) -> CakeError:
     """The error for a machine without a usable GPU."""
-    return CakeError(
-        error(
-            "lowering/no-gpu",
-            "hardware",
-            f"no GPU is available: {reason}",
-            contract="Running and timing kernels needs an NVIDIA GPU and driver; everything else works without one.",
-        )
-    )
+    return fault(
+        "lowering/no-gpu", f"no GPU is available: {reason}",
+        contract="Running and timing kernels needs an NVIDIA GPU and driver; everything else works without one.",
+    )  # fmt: skip
 
 
 def name_of(cu: Any, status: Any) -> str:

@@ -1,0 +1,340 @@
+"""The fast path from device pointers to launches: everything that a shape decides is laid out once, in C memory.
+
+`Prepared` is one recipe at one shape on one device: its kernels loaded and configured, its arguments packed. A call writes the
+pointers into one block that all kernels' argument lists point into, takes tensor maps by pointer from a small cache (encoding
+only for a pointer that is new), and launches. Kernels are loaded as driver *libraries*, which belong to no context: the same
+handle launches in whatever context of the device is current. Loading and configuring is allowed while a stream captures.
+
+Safe with threads: a Prepared is used by one thread at a time, under its own lock. Pointers and streams are plain integers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+from cake_ir.fault import CakeError, fault
+from lowering.plan import BASE_ALIGNMENT, LaunchPlan
+from lowering.recipe import Concrete, Fill
+from lowering.runtime import libcuda as L
+from lowering.runtime.errors import no_gpu
+from lowering.runtime.tensor_map import EncodedMap, MapTemplate
+
+MAPS_KEPT = 128
+"""Encoded maps kept per tensor of a Prepared: a training loop cycles through some tens of buffers."""
+PORTABLE_CLUSTER = 8
+
+_SCALARS: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}
+_LOW_BITS = BASE_ALIGNMENT - 1
+
+
+class Gpu:
+    """One device: what launching needs to know of it, and its kernels. Raises CakeError `lowering/no-gpu` without such a device."""
+
+    def __init__(self, ordinal: int, cu: Any) -> None:
+        self.cu, self.ordinal = cu, ordinal
+        count = ctypes.c_int()
+        self._check(cu.cuDeviceGetCount(ctypes.byref(count)), "count devices")
+        if not 0 <= ordinal < count.value:
+            raise no_gpu(f"device {ordinal} was asked for, {count.value} found")
+        handle = ctypes.c_int()
+        self._check(cu.cuDeviceGet(ctypes.byref(handle), ordinal), "open the device")
+        self.handle = handle.value
+        self.sms = self._attribute(L.MULTIPROCESSOR_COUNT)
+        self.capability = (self._attribute(L.CAPABILITY_MAJOR), self._attribute(L.CAPABILITY_MINOR))
+        self.smem_limit = self._attribute(L.SMEM_OPTIN)
+        name = ctypes.create_string_buffer(96)
+        self._check(cu.cuDeviceGetName(name, len(name), self.handle), "read the device name")
+        self.name = name.value.decode(errors="replace")
+        context = ctypes.c_void_p()
+        self._check(cu.cuDevicePrimaryCtxRetain(ctypes.byref(context), self.handle), "retain the primary context")
+        self.primary: int = context.value or 0
+        """The primary context, retained for the life of the process, so that its handle stays its own."""
+        self._libraries: dict[str, Library] = {}
+        self._spaces: dict[int, list[tuple[int, int]]] = {}
+        self._lock = Lock()
+
+    @property
+    def target(self) -> str:
+        """The target that cubins for this device are built for: architecture-specific from sm_90 on."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+    def library(self, key: str, cubin: Callable[[], bytes]) -> Library:
+        """The cubin `key`, loaded once; `cubin` gives its bytes."""
+        found = self._libraries.get(key)
+        if found is None:
+            image = cubin()
+            with self._lock, self.unrestricted():
+                found = self._libraries.setdefault(key, Library(self, image))
+        return found
+
+    def workspace(self, stream: int, nbytes: int) -> int:
+        """Device memory of at least `nbytes` for calls on `stream`, kept for the next one: for callers whose library cannot be
+        asked for memory. A smaller one that it replaces is not freed: a captured graph may still name it."""
+        with self._lock:
+            kept = self._spaces.setdefault(stream, [])
+            if kept and kept[-1][1] >= nbytes:
+                return kept[-1][0]
+            size = max(nbytes, 2 * kept[-1][1] if kept else 0)
+            pointer = ctypes.c_uint64()
+            with self.unrestricted():
+                self._check(self.cu.cuMemAlloc_v2(ctypes.byref(pointer), size), f"allocate {size} bytes of workspace")
+            kept.append((pointer.value, size))
+            return pointer.value
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """A context of this device current in this thread: the caller's own if it is of this device, else the primary one."""
+        cu = self.cu
+        context, device = ctypes.c_void_p(), ctypes.c_int()
+        cu.cuCtxGetCurrent(ctypes.byref(context))
+        if context.value and cu.cuCtxGetDevice(ctypes.byref(device)) == 0 and device.value == self.handle:
+            yield
+            return
+        self._check(cu.cuCtxPushCurrent_v2(self.primary), "enter the primary context")
+        try:
+            yield
+        finally:
+            cu.cuCtxPopCurrent_v2(ctypes.byref(context))
+
+    @contextmanager
+    def unrestricted(self) -> Iterator[None]:
+        """Lets this thread load code and allocate while one of its streams captures: neither is part of the capture."""
+        mode = ctypes.c_int(L.CAPTURE_RELAXED)
+        self._check(self.cu.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)), "relax the capture mode")
+        try:
+            yield
+        finally:
+            self.cu.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+    def _attribute(self, which: int) -> int:
+        value = ctypes.c_int()
+        self._check(self.cu.cuDeviceGetAttribute(ctypes.byref(value), which, self.handle), "read a device attribute")
+        return value.value
+
+    def _check(self, status: int, what: str) -> None:
+        L.check(self.cu, status, what)
+
+
+class Library:
+    """A loaded cubin."""
+
+    def __init__(self, gpu: Gpu, image: bytes) -> None:
+        self._gpu, self._image = gpu, image
+        handle = ctypes.c_void_p()
+        status = gpu.cu.cuLibraryLoadData(ctypes.byref(handle), image, None, None, 0, None, None, 0)
+        L.check(gpu.cu, status, "load a cubin")
+        self._handle = handle
+
+    def kernel(self, plan: LaunchPlan) -> int:
+        """The kernel of a plan, loaded on the device and allowed what the plan asks for; raises CakeError `lowering/launch-refused`."""
+        gpu, cu = self._gpu, self._gpu.cu
+        kernel, function, value = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+        L.check(
+            cu, cu.cuLibraryGetKernel(ctypes.byref(kernel), self._handle, plan.symbol.encode()), f"find {plan.symbol}"
+        )
+        handle = kernel.value or 0
+
+        def fact(which: int) -> int:
+            L.check(
+                cu, cu.cuKernelGetAttribute(ctypes.byref(value), which, handle, gpu.handle), f"inspect {plan.symbol}"
+            )
+            return value.value
+
+        total = fact(L.SHARED_SIZE_BYTES) + plan.smem_bytes
+        if total > gpu.smem_limit:
+            raise _refused(
+                plan, f"asks for {total} bytes of shared memory, {gpu.name} allows {gpu.smem_limit} per block"
+            )
+        if plan.threads > fact(L.MAX_THREADS_PER_BLOCK):
+            raise _refused(plan, f"is launched with {plan.threads} threads; its registers allow {value.value}")
+        wanted = [(L.MAX_DYNAMIC_SHARED, plan.smem_bytes)] if plan.smem_bytes else []
+        wanted += [(L.NON_PORTABLE_CLUSTER, 1)] if plan.cluster > PORTABLE_CLUSTER else []
+        for which, setting in wanted:
+            L.check(cu, cu.cuKernelSetAttribute(which, setting, handle, gpu.handle), f"configure {plan.symbol}")
+        L.check(cu, cu.cuKernelGetFunction(ctypes.byref(function), handle), f"load {plan.symbol} on the device")
+        if plan.cooperative:
+            self._require_residency(plan, function)
+        return handle
+
+    def _require_residency(self, plan: LaunchPlan, function: ctypes.c_void_p) -> None:
+        """All CTAs of a cooperative grid are on the device at once, or it waits for ever."""
+        gpu, value = self._gpu, ctypes.c_int()
+        if plan.cluster > 1:
+            config, _keep = _config(plan)
+            status = gpu.cu.cuOccupancyMaxActiveClusters(ctypes.byref(value), function, ctypes.addressof(config))
+            resident = value.value * plan.cluster
+        else:
+            ask = gpu.cu.cuOccupancyMaxActiveBlocksPerMultiprocessor
+            status = ask(ctypes.byref(value), function, plan.threads, plan.smem_bytes)
+            resident = value.value * gpu.sms
+        L.check(gpu.cu, status, f"launch {plan.symbol}: count resident blocks")
+        if plan.grid > resident:
+            raise _refused(plan, f"is a cooperative grid of {plan.grid} blocks, {resident} fit {gpu.name} at once")
+
+
+class _Map:
+    """The encoded maps of one tensor-map argument by pointer; `put` writes the argument's address."""
+
+    __slots__ = ("_failed", "_known", "_template", "put", "slot")
+
+    def __init__(
+        self, template: MapTemplate, slot: int, put: Callable[[int], None], failed: Callable[..., CakeError]
+    ) -> None:
+        self._template, self.slot, self.put, self._failed = template, slot, put, failed
+        self._known: dict[int, EncodedMap] = {}
+
+    def use(self, pointer: int) -> None:
+        found = self._known.get(pointer)
+        if found is None:
+            if len(self._known) >= MAPS_KEPT:
+                del self._known[next(iter(self._known))]  # the oldest
+            found = self._known[pointer] = self._template.encode(pointer, self._failed)
+        self.put(found.address)
+
+
+class Prepared:
+    """One recipe at one shape on one device; see the module.
+
+    names: the tensors in the order in which `launch` takes their pointers. `workspace_bytes`: what the caller must give besides.
+    """
+
+    def __init__(
+        self, gpu: Gpu, made: Concrete, names: Sequence[str], cubins: Mapping[str, Callable[[], bytes]]
+    ) -> None:
+        self.gpu, self.workspace_bytes = gpu, made.workspace_bytes
+        self._offsets = tuple(made.offsets.values())
+        order = [*names, *made.offsets]
+        self._slots = {name: i for i, name in enumerate(order)}
+        self._cells = (ctypes.c_uint64 * max(len(order), 1))()
+        self._pack = struct.Struct(f"={len(order)}Q").pack_into
+        self._pointers: tuple[int, ...] = ()
+        self._maps: list[_Map] = []
+        self._keep: list[Any] = []
+        self._configs: list[L.Config] = []
+        self._stream = -1
+        with gpu.current(), gpu.unrestricted():
+            self._steps = [
+                self._fill(s)
+                if isinstance(s, Fill)
+                else self._kernel(s.plan, gpu.library(s.cubin_key, cubins[s.cubin_key]))
+                for s in made.steps
+            ]
+        self._lock = Lock()
+        self._context = ctypes.c_void_p()
+        self._where = ctypes.byref(self._context)
+
+    def launch(self, pointers: tuple[int, ...], workspace: int, stream: int) -> None:
+        """Enqueue on `stream`. pointers: of the tensors, in the order of `names`. workspace: pointer of `workspace_bytes`.
+
+        Raises CakeError: `lowering/misaligned` for a base that is not a multiple of 16 bytes, else the driver's refusal. A kernel's
+        own fault shows at the next synchronisation.
+        """
+        with self._lock:
+            if self._offsets:
+                pointers = (*pointers, *[workspace + offset for offset in self._offsets])
+            if pointers != self._pointers:
+                self._point(pointers)
+            if stream != self._stream:
+                for config in self._configs:
+                    config.stream = stream
+                self._stream = stream
+            self.gpu.cu.cuCtxGetCurrent(self._where)
+            if self._context.value == self.gpu.primary:
+                for step in self._steps:
+                    step()
+            else:
+                with self.gpu.current():
+                    for step in self._steps:
+                        step()
+
+    def _point(self, pointers: tuple[int, ...]) -> None:
+        low = 0
+        for p in pointers:
+            low |= p
+        if low & _LOW_BITS:
+            odd = [name for name, p in zip(self._slots, pointers, strict=True) if p & _LOW_BITS]
+            raise fault(
+                "lowering/misaligned", f"{', '.join(odd)} does not start on a multiple of {BASE_ALIGNMENT} bytes; pass a copy",
+                contract=f"Every tensor's base pointer is aligned to {BASE_ALIGNMENT} bytes.",
+            )  # fmt: skip
+        self._pointers = ()  # until all is in place
+        for m in self._maps:
+            m.use(pointers[m.slot])
+        self._pack(self._cells, 0, *pointers)
+        self._pointers = pointers
+
+    def _fill(self, fill: Fill) -> Callable[[], None]:
+        cu, cells, slot = self.gpu.cu, self._cells, self._slots[fill.tensor]
+        memset = {1: cu.cuMemsetD8Async, 2: cu.cuMemsetD16Async, 4: cu.cuMemsetD32Async}[fill.width]
+
+        def run() -> None:
+            status = memset(cells[slot], fill.pattern, fill.count, self._stream)
+            if status:
+                raise L.cuda_fault(cu, status, f"fill {fill.tensor}")
+
+        return run
+
+    def _kernel(self, plan: LaunchPlan, library: Library) -> Callable[[], None]:
+        cu = self.gpu.cu
+        handle = ctypes.c_void_p(library.kernel(plan))
+        params = (ctypes.c_void_p * max(len(plan.args), 1))()
+        cells = ctypes.addressof(self._cells)
+        for i, arg in enumerate(plan.args):
+            if arg.kind == "tensor":
+                params[i] = cells + 8 * self._slots[arg.name]
+            elif arg.kind == "tensor_map":
+                spec = plan.tensor_maps[arg.name]
+
+                def put(address: int, i: int = i) -> None:
+                    params[i] = address
+
+                template = MapTemplate(spec, cu.cuTensorMapEncodeTiled)
+                self._maps.append(_Map(template, self._slots[spec.tensor], put, self._driver_fault))
+            else:
+                cell = _SCALARS[arg.kind](arg.value)
+                self._keep.append(cell)
+                params[i] = ctypes.addressof(cell)
+        config, attributes = _config(plan)
+        self._configs.append(config)
+        self._keep += [params, attributes]
+        where, arguments = ctypes.c_void_p(ctypes.addressof(config)), ctypes.c_void_p(ctypes.addressof(params))
+        launch, symbol = cu.cuLaunchKernelEx, plan.symbol
+
+        def run() -> None:
+            status = launch(where, handle, arguments, None)
+            if status:
+                raise L.cuda_fault(cu, status, f"launch {symbol}")
+
+        return run
+
+    def _driver_fault(self, status: int, what: str) -> CakeError:
+        return L.cuda_fault(self.gpu.cu, status, what)
+
+
+def _config(plan: LaunchPlan) -> tuple[L.Config, Any]:
+    """The launch configuration, and the attributes that it points to."""
+    attributes = (L.Attribute * 3)()
+    count = 0
+    if plan.cluster > 1:
+        attributes[count].id = L.CLUSTER_DIMENSION
+        attributes[count].value.cluster = L.Dim3(plan.cluster, 1, 1)
+        count += 1
+    for wanted, which in ((plan.pdl, L.PROGRAMMATIC_STREAM_SERIALIZATION), (plan.cooperative, L.COOPERATIVE)):
+        if wanted:
+            attributes[count].id = which
+            attributes[count].value.flag = 1
+            count += 1
+    pointer = ctypes.cast(attributes, ctypes.POINTER(L.Attribute))
+    return L.Config(
+        L.Dim3(plan.grid, 1, 1), L.Dim3(plan.threads, 1, 1), plan.smem_bytes, None, pointer, count
+    ), attributes
+
+
+def _refused(plan: LaunchPlan, why: str) -> CakeError:
+    return fault("lowering/launch-refused", f"{plan.symbol} {why}", contract="A launch fits the device.")
