@@ -1,0 +1,239 @@
+"""Measure prepared jobs on the GPU of this machine: `python -m corpus.calibrate.run DIR OUT`. No compiler, no torch.
+
+DIR holds `jobs.json`, OUT gets `answers.json`: per rate the times of the shorter and the longer run in microseconds, round by round, and
+the SM clock in MHz while the longer one ran; the device; its conditions. About a minute for all.
+
+Rounds alternate short and long; each run stands between two events. Short kernels and pauses keep the device off its power cap; the
+clock under load is measured by the probes of mode `sustained`, which run without a pause until the clock has settled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import datetime
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cake_ir.diagnostics import CakeError, error
+from corpus import files
+from corpus.calibrate.prepare import chosen, read
+from corpus.calibrate.probes import SUSTAINED_MS
+from lowering.plan import DTYPE_BYTES, LaunchPlan
+from lowering.runtime.device import Device
+from lowering.runtime.host import prepare
+from lowering.runtime.telemetry import Monitor
+
+ANSWERS = "answers.json"
+FORM = "cake-calibration-answers-1"
+ROUNDS = 9
+RANDOM_BYTES = 16 << 20
+"""Inputs up to this size hold normal random numbers (what a product costs in power depends on them); larger ones one repeated pattern."""
+PATTERN = 0x3F803F81
+WAIT_S = 20.0
+"""Longest wait for the device; a run takes milliseconds."""
+STATUS_HUNG = 3
+
+
+def measure(
+    jobs: dict[str, Any], only: str = "", *, each: Callable[[str, dict[str, Any]], None] = lambda rate, answer: None
+) -> dict[str, Any]:
+    """Run all jobs; `each` sees every answer as it comes. A job that the device refuses is an answer with `error`.
+
+    Raises CakeError: `lowering/no-gpu`; `corpus/other-device` when the jobs were made for another number of SMs or architecture.
+    """
+    device = Device(0)
+    info = device.info()
+    _fits(info, jobs)
+    monitor = Monitor(info.uuid)
+    monitor.start()
+    out: dict[str, Any] = {
+        "form": FORM, "target": jobs["target"], "device": info.to_json(), "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "rounds": ROUNDS, "rates": {},
+    }  # fmt: skip
+
+    def hung() -> None:
+        each("", out)
+        os._exit(STATUS_HUNG)
+
+    device.patience.limit(WAIT_S, hung)
+    bench = _Bench(device, monitor)
+    bench.wake(chosen(jobs["jobs"], "tensor.")[:1] or jobs["jobs"][:1], jobs["cubins"])
+    for job in chosen(jobs["jobs"], only):
+        try:
+            answer = bench.run(job, jobs["cubins"][job["cubin"]])
+        except CakeError as exc:
+            answer = {"error": f"{exc.diagnostic.rule}: {exc.diagnostic.message}"[:400]}
+            if exc.diagnostic.rule == "lowering/device-fault":
+                out["rates"][job["rate"]] = answer
+                break
+        out["rates"][job["rate"]] = answer
+        each(job["rate"], answer)
+    seen = monitor.stop()
+    out["telemetry"] = seen.to_json()
+    out["faults"] = list(seen.faults)
+    device.close()
+    return out
+
+
+class _Bench:
+    """Buffers, stream and events of one run."""
+
+    def __init__(self, device: Device, monitor: Monitor) -> None:
+        self.device, self.monitor = device, monitor
+        self.stream = device.new_stream()
+        self.first, self.second = device.event(), device.event()
+        self._random = _noise()
+
+    def wake(self, jobs: list[dict[str, Any]], cubins: dict[str, str]) -> None:
+        """Bring an idle device to its clocks: half a second of work."""
+        for job in jobs:
+            launch, buffers = self._prepared(job, 1, cubins[job["cubin"]])
+            until = time.monotonic() + 0.5
+            while time.monotonic() < until:
+                launch(self.stream)
+                self.device.wait_stream(self.stream)
+            for b in buffers:
+                b.free()
+
+    def run(self, job: dict[str, Any], cubin: str) -> dict[str, Any]:
+        """One job's samples."""
+        trips = [r["trips"] for r in job["runs"]]
+        if job["mode"] == "launches":
+            launch, buffers = self._prepared(job, 1, cubin)
+            graphs = []
+            for n in trips:
+                with self.device.capture(self.stream) as graph:
+                    for _ in range(n):
+                        launch(self.stream)
+                graphs.append(graph)
+            few, many = (g.launch for g in graphs)
+        else:
+            few, held = self._prepared(job, 0, cubin)
+            many, more = self._prepared(job, 1, cubin)
+            buffers, graphs = [*held, *more], []
+        answer: dict[str, Any] = {"trips": trips}
+        if job["mode"] == "sustained":
+            answer |= self._sustained(many)
+        else:
+            for call in (few, many):
+                self._timed(call)
+            rounds = [(self._timed(few)[0], *self._timed(many)) for _ in range(ROUNDS)]
+            answer |= {
+                "few_us": [round(r[0], 3) for r in rounds], "many_us": [round(r[1], 3) for r in rounds],
+                "sm_mhz": [r[2] for r in rounds if r[2] is not None],
+            }  # fmt: skip
+        for graph in graphs:
+            graph.close()
+        for b in buffers:
+            b.free()
+        return answer
+
+    def _sustained(self, call: Callable[[int], None]) -> dict[str, Any]:
+        """Runs without a pause: of the second half the time of each and the clock."""
+        times: list[float] = []
+        clocks: list[float] = []
+        for _ in range(3):
+            call(self.stream)
+        begin = time.monotonic()
+        while (spent := (time.monotonic() - begin) * 1000) < SUSTAINED_MS:
+            call(self.stream)  # one ahead, so that the device never rests
+            us, mhz = self._timed(call)
+            if spent > SUSTAINED_MS / 2:
+                times.append(round(us, 3))
+                clocks += [mhz] if mhz is not None else []
+        step = max(1, len(times) // 32)
+        return {"many_us": times[::step], "few_us": [], "sm_mhz": clocks[::step]}
+
+    def _timed(self, call: Callable[[int], None]) -> tuple[float, float | None]:
+        """(µs between two events around one call, SM clock in MHz meanwhile)."""
+        self.first.record(self.stream)
+        call(self.stream)
+        self.second.record(self.stream)
+        mhz = self.monitor.sm_mhz()
+        self.second.wait()
+        return self.second.ms_since(self.first) * 1000, mhz
+
+    def _prepared(self, job: dict[str, Any], which: int, cubin: str) -> tuple[Any, list[Any]]:
+        """A launch with its buffers. Raises CakeError when they do not fit or the driver refuses the launch."""
+        run, buffers, pointers = job["runs"][which], [], {}
+        for name, (dtype, direction) in job["tensors"].items():
+            count = 1
+            for extent in run["shapes"][name]:
+                count *= extent
+            nbytes = count * DTYPE_BYTES[dtype]
+            buffer = self.device.alloc(nbytes, guard=0)
+            buffers.append(buffer)
+            pointers[name] = buffer.pointer
+            if direction in ("In", "Const"):
+                self._fill(buffer, dtype, nbytes)
+        return prepare(self.device, base64.b64decode(cubin), LaunchPlan.from_json(run["plan"]), pointers), buffers
+
+    def _fill(self, buffer: Any, dtype: str, nbytes: int) -> None:
+        if nbytes <= RANDOM_BYTES and dtype in self._random:
+            data = self._random[dtype]
+            buffer.write((data * (nbytes // len(data) + 1))[:nbytes])
+        else:
+            buffer.poison(PATTERN, 4)
+
+
+def _noise() -> dict[str, bytes]:
+    """Two MiB of normal random numbers in each dtype that inputs have, always the same."""
+    import numpy as np
+
+    values = np.random.default_rng(20260101).standard_normal(1 << 19).astype(np.float32)
+    bf16 = (values.view(np.uint32) >> 16).astype(np.uint16)
+    return {
+        "f32": values.tobytes(),
+        "bf16": bf16.tobytes(),
+        "f16": values.astype(np.float16).tobytes(),
+        "i32": (values * 1e6).astype(np.int32).tobytes(),
+    }
+
+
+def _fits(info: Any, jobs: dict[str, Any]) -> None:
+    major, minor = info.compute_capability
+    if jobs["target"].rstrip("abf") != f"sm_{major}{minor}" or info.sms != jobs["sms"]:
+        raise CakeError(
+            error("corpus/other-device", "hardware",
+                  f"the jobs are for {jobs['target']} with {jobs['sms']} SMs; {info.name} is sm_{major}{minor} with {info.sms}",
+                  contract="Grids of microbenchmarks fill every SM once; make the jobs again with --target and --sms of this device.")
+        )  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; prints one line per rate. Exit 0: all measured, 1: some failed, 2: cannot run."""
+    p = argparse.ArgumentParser(prog="corpus.calibrate.run")
+    p.add_argument("dir", type=Path)
+    p.add_argument("out", type=Path)
+    p.add_argument("--only", default="", help="rates that begin with this")
+    a = p.parse_args(argv)
+    a.out.mkdir(parents=True, exist_ok=True)
+
+    def each(rate: str, answer: dict[str, Any]) -> None:
+        if not rate:  # the device hangs: keep what there is
+            files.replace(a.out / ANSWERS, json.dumps(answer).encode())
+            print("the device no longer answers", file=sys.stderr)
+        elif "error" in answer:
+            print(f"{rate}: {answer['error']}", file=sys.stderr)
+
+    try:
+        found = measure(read(a.dir), a.only, each=each)
+    except CakeError as exc:
+        print(exc.diagnostic.render(), file=sys.stderr)
+        return 2
+    files.replace(a.out / ANSWERS, json.dumps(found).encode())
+    failed = sum("error" in r for r in found["rates"].values())
+    print(
+        f"{len(found['rates'])} rates of {found['device']['name']}, {failed} failed, faults: {found['faults'] or 'none'}"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""What a launch costs: alone, dependent on the one before, per wave of CTAs, and with a barrier and a tensor map to set up."""
+
+
+@kernel(target="sm_90a")
+def empty(y: Out[i32, G]):
+    """Each CTA stores one word."""
+    launch(ctas=G)
+
+    single = role(warp)
+
+    with single as w:
+        store(y[cta], cta)
+
+
+@kernel(target="sm_90a")
+def dependent(y: Out[i32, G]):
+    """As empty; may start before the launch in front of it has ended."""
+    launch(ctas=G)
+
+    single = role(warp)
+
+    griddep_launch()
+    griddep_wait()
+    with single as w:
+        store(y[cta], cta)
+
+
+@kernel(target="sm_90a")
+def first_load(x: In[bf16, R, 64], y: Out[i32, G]):
+    """Barrier set-up, one tensor copy of 16 KiB and its arrival: what stands before the first product."""
+    where(G <= 1024)
+    launch(ctas=G)
+
+    math = role(warpgroup, count=2)
+    producer = role(thread)
+
+    x_s = smem(bf16, 128, 64, swizzle=128)
+    full = mbarrier(arrivals=1)
+
+    with producer:
+        expect(full[0])
+        tma_load(x_s, x[cta * 128:, :], signal=full[0])
+    with math as wg:
+        wait(full[0])
+        if wg == 0:
+            store(y[cta], cta)

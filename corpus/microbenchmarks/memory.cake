@@ -1,0 +1,30 @@
+"""Device memory and L2 under plain vector accesses of all SMs."""
+
+
+@kernel(target="sm_90a")
+def read(x: In[f32, R, 1024], y: Out[f32, G, WARPS], trips: i32, *, WARPS: (8, 16) = 8):
+    """A warp reads one 4 KiB row a trip with 16-byte accesses. Rows in L2 when R is small, in device memory when it is large."""
+    where(R > 0, G <= 1024)
+    launch(ctas=G)
+
+    rows = role(warp, count=WARPS)
+
+    with rows as w:
+        at = cta * WARPS + w
+        top = fragment(f32, vec(4).cols[1024], 0)
+        for t in range(trips):
+            top = max(top, load(x[at % R, 0:], vec(4).cols[1024]))
+            at += cta_count * WARPS
+        store(y[cta, w], row_max(top))
+
+
+@kernel(target="sm_90a")
+def copy(x: In[f32, T, G, WARPS, 1024], y: Out[f32, T, G, WARPS, 1024], *, WARPS: (8, 16) = 8):
+    """A warp copies one 4 KiB row a trip; T trips."""
+    launch(ctas=G)
+
+    rows = role(warp, count=WARPS)
+
+    with rows as w:
+        for t in range(T):
+            store(y[t, cta, w, 0:], load(x[t, cta, w, 0:], vec(4).cols[1024]))
