@@ -128,7 +128,8 @@ def _job(probe: Probe, sms: int, cubins: dict[str, str], cache_dir: Path | None)
         "rate": probe.rate, "mode": probe.mode, "runs": runs, "cubin": made.sha256,
         "tensors": {t.name: [t.dtype.name, t.direction] for t in bound.tensors},
         "ctas": runs[1]["plan"]["grid"], "content_id": content_of(probe), "bindings": dict(probe.bindings), "kernel": probe.kernel,
-        "variant_id": variant_id(_file(probe.file), dict(probe.bindings), probe.target, probe.kernel), "compiler": made.compiled.nvrtc_version,
+        "variant_id": variant_id(_file(probe.file), dict(probe.bindings), probe.target, probe.kernel),
+        "compiler": made.compiled.nvrtc_version,
     }  # fmt: skip
 
 
@@ -141,7 +142,7 @@ def read(directory: Path) -> dict[str, Any]:
             raise ValueError(f"its form is {jobs['form']!r}, not {FORM}")
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise CakeError(
-            error("corpus/bad-jobs", "language", f"{path} does not hold calibration jobs ({exc}); make them with `cake calibrate --prepare`",
+            error("corpus/bad-jobs", "language", f"{path} does not hold calibration jobs ({exc}); `cake calibrate --prepare` makes them",
                   contract="Calibration jobs are what `cake calibrate --prepare` wrote.")
         ) from None  # fmt: skip
     return jobs

@@ -115,7 +115,8 @@ def _behind() -> Iterator[Probe]:
         for fma, alu in kinds:
             yield Probe(
                 f"behind.n{n}.groups{groups}.fma{fma}.alu{alu}", "overlap", "behind_products", groups, "clk/product", "clk",
-                4.0 * n * groups + 0.5 * n * (fma + 2 * alu), {"BN": n, "WG": groups, "FMA": fma, "ALU": alu}, {"G": SMS}, sass={"HGMMA": 8},
+                4.0 * n * groups + 0.5 * n * (fma + 2 * alu), {"BN": n, "WG": groups, "FMA": fma, "ALU": alu}, {"G": SMS},
+                sass={"HGMMA": 8},
             )  # fmt: skip
 
 
@@ -224,7 +225,8 @@ def _memory() -> Iterator[Probe]:
     for ctas in (2, 4):
         grid: dict[str, Size] = {"G": (SMS, ctas)}
         yield Probe(
-            f"l2.read.ctas{ctas}", "memory", "read", 8 * 4096.0, "B/s", "per_s", 600 * ctas, {"WARPS": 8}, {**grid, "R": 4096}, sass={"LDG": 8}
+            f"l2.read.ctas{ctas}", "memory", "read", 8 * 4096.0, "B/s", "per_s", 600 * ctas, {"WARPS": 8}, {**grid, "R": 4096},
+            sass={"LDG": 8},
         )  # fmt: skip
         yield Probe(
             f"hbm.read.ctas{ctas}", "memory", "read", 8 * 4096.0, "B/s", "per_s", 1800 * ctas, {"WARPS": 8}, {**grid, "R": 1 << 20},

@@ -53,7 +53,7 @@ def measure(
     monitor = Monitor(info.uuid)
     monitor.start()
     out: dict[str, Any] = {
-        "form": FORM, "target": jobs["target"], "device": info.to_json(), "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "form": FORM, "target": jobs["target"], "device": info.to_json(), "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "rounds": ROUNDS, "rates": {},
     }  # fmt: skip
 
