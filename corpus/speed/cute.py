@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,24 +79,20 @@ class Kernel:
         return launch
 
 
-@dataclass
+@dataclass(frozen=True)
 class Best:
-    """The fastest configuration of a shape: its launch function and what was tried, in words and µs."""
+    """The fastest configuration of a shape, and what each took in µs."""
 
-    launch: Callable[[int], None]
-    detail: str
+    kernel: Kernel
     tried: dict[str, float]
 
 
-def best(torch: Any, library: Library, shape: dict[str, int], tensors: dict[str, Any]) -> Best | str:
-    """Time every configuration of a shape and keep the fastest; a reason when there is none. tensors: x, c, c_sq, label."""
-    if shape["B"] != 1:
-        return "the CuTe DSL kernels take one problem (B = 1)"
-    found = library.kernels(shape["N"], shape["C"], shape["D"])
+def best(torch: Any, library: Library, shape: Mapping[str, int], tensors: Mapping[str, Any]) -> Best | None:
+    """Time every configuration of a shape (B = 1) and keep the fastest; None when none was compiled. tensors: x, c, c_sq, label."""
     pointers = [tensors[n].data_ptr() for n in ("x", "c", "c_sq", "label")]
     stream = torch.cuda.current_stream().cuda_stream
-    timed: list[tuple[float, Callable[[int], None], str]] = []
-    for kernel in found:
+    timed: list[tuple[float, Kernel]] = []
+    for kernel in library.kernels(shape["N"], shape["C"], shape["D"]):
         launch = kernel.bind(*pointers)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for _ in range(REPEATS // 2):
@@ -106,11 +102,10 @@ def best(torch: Any, library: Library, shape: dict[str, int], tensors: dict[str,
             launch(stream)
         end.record()
         end.synchronize()
-        timed.append((start.elapsed_time(end) * 1000 / REPEATS, launch, kernel.config))
+        timed.append((start.elapsed_time(end) * 1000 / REPEATS, kernel))
     if not timed:
-        return "no CuTe DSL kernel was compiled for this shape"
-    _, launch, config = min(timed, key=lambda t: t[0])
-    return Best(launch, config, {name: round(t, 2) for t, _, name in timed})
+        return None
+    return Best(min(timed, key=lambda t: t[0])[1], {k.config: round(us, 2) for us, k in timed})
 
 
 def _check(status: int, what: str) -> None:

@@ -54,6 +54,9 @@ def quick_contract() -> tuple[Shape, ...]:
     return found[:: len(found) // 6][:6]
 
 
+# ---- launch plans of explicit variants -----------------------------------------------------------------------------
+
+
 def choose(wanted: Wanted) -> tuple[str, dict[str, Any]] | str:
     """(corpus kernel, bindings) for a shape, or why there is none."""
     if wanted.contract == "gemm_bf16":
@@ -116,6 +119,10 @@ class Prepared:
             raise CakeError(error("speed/not-prepared", "data", text, contract=law))
         self._plan: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         self._jobs: dict[str, jobs.Job] = {}
+
+    def programs(self, wanted: Wanted) -> tuple[Program, ...]:
+        """What the dispatcher launches for this, by the plan."""
+        return tuple(Program.model_validate(p) for p in self._plan.get("dispatched", {}).get(wanted.key, ()))
 
     def make(self, wanted: Wanted, tensors: Mapping[str, Any]) -> Contender | str:
         """A contender over torch tensors by contract name, or why this shape is not served."""

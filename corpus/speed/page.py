@@ -188,6 +188,19 @@ def _contract_cells(r: Row, best: Time) -> tuple[str, ...]:
     )
 
 
+def _iteration_cells(r: Row, best: Time) -> tuple[str, ...]:
+    assert r.ours is not None
+    rival = r.peer(cute.NAME)
+    against = f"{rival.ratio:.3f}, {rival.verdict}" if rival is not None and rival.ratio else "takes B = 1 only"
+    return _us(r.ours.us), _us(best.us), WORDS[best.name], _verdict(best), against, _programs(r)
+
+
+def _call_cells(r: Row, best: Time) -> tuple[str, ...]:
+    assert r.ours is not None
+    ratio = _verdict(best) if best.verdict else f"{best.ratio:.2f}" if best.ratio else ""
+    return r.group, _us(r.ours.us), _us(best.us), WORDS[best.name], ratio
+
+
 LAYOUTS: dict[str, Layout] = {
     "gemm": Layout(
         "Products", "bf16 products with f32 accumulation beside cuBLAS (`torch.mm` with `out=`), M × N × K. TN: both operands contiguous "
@@ -203,5 +216,21 @@ LAYOUTS: dict[str, Layout] = {
         "k-means assignment, shapes of the contract", "Published shapes of exported kernels of the same contract, beside the faster of "
         "the two Triton kernels. Ties: labels that are not the float64 argmin but within the bound.", TRITON,
         ("Cake µs", "best peer µs", "which", "ratio", "ties", "kernel"), _contract_cells,
+    ),
+    "iteration": Layout(
+        "k-means, whole iterations", "Device time of one iteration (norms, assignment, update, greatest shift) in calls of ten from "
+        "given centroids without a tolerance, through the public function of each library. FlashLib's CuTe DSL loop is its own, around the "
+        "kernel compiled beforehand.", (*TRITON, cute.NAME),
+        ("Cake µs", "best peer µs", "which", "ratio", "ratio to CuTe DSL", "kernels"), _iteration_cells,
+    ),
+    "calls": Layout(
+        "k-means, calls with their host work", "Wall time per public call on small shapes of the contract, until the device is done: of "
+        "ten assignments in a row (norms and outputs given), and of one k-means of ten iterations.", TRITON,
+        ("what", "Cake µs", "best peer µs", "which", "ratio"), _call_cells,
+    ),
+    "host": Layout(
+        "Host path", "What a call of the smallest problem costs the host. The first call of a process finds everything compiled: our "
+        "cubins in the cache, Triton's kernels in Triton's. Import: what the library's import takes once torch is there.", TRITON,
+        ("what", "Cake µs", "best peer µs", "which", "ratio"), _call_cells,
     ),
 }  # fmt: skip

@@ -14,8 +14,8 @@ from corpus.baselines import Baseline, registry
 from corpus.check import shape_text
 from corpus.contract import Case, Contract, Shape, contracts
 from corpus.gpu_buffers import Env
-from corpus.speed import cute, labels, ours, shapes
-from corpus.speed.model import Row
+from corpus.speed import cute, labels, ours, shapes, whole
+from corpus.speed.model import Program, Row
 from corpus.speed.timing import OURS, Contender, Pace, row
 
 CUBLAS = "torch_matmul"
@@ -40,6 +40,7 @@ class Session:
         self.facts: dict[str, Any] = {}
         self.library = self._library(directory / "cute")
         self._yardstick: Contender | None = None
+        self._cute_known: dict[str, cute.Best | None] = {}
 
     def _library(self, directory: Path) -> cute.Library | None:
         if not (directory / "cute.json").exists():
@@ -91,13 +92,13 @@ class Session:
                 why = f"{type(exc).__name__}: {str(exc)[:200]}"
             else:
                 run = runner.run
-                return self._checked(
+                return self.checked(
                     Contender(name, lambda _: run(), versions=known.versions(), keep=runner), own[output], check
                 )
         self.unavailable[name] = why
         return None
 
-    def _checked(self, c: Contender, output: Any, check: Callable[[Any], dict[str, Any]] | None) -> Contender:
+    def checked(self, c: Contender, output: Any, check: Callable[[Any], dict[str, Any]] | None) -> Contender:
         """The contender with a check: poison, run once, judge."""
         if check is not None:
 
@@ -116,7 +117,7 @@ class Session:
     ) -> Contender | str:
         """Ours, or why it does not serve the shape."""
         made = self.prepared.make(wanted, tensors)
-        return made if isinstance(made, str) else self._checked(made, tensors[output], check)
+        return made if isinstance(made, str) else self.checked(made, tensors[output], check)
 
     def yardstick(self) -> Contender | None:
         """cuBLAS on the yardstick product."""
@@ -160,7 +161,7 @@ class Session:
 
     def large(self) -> Iterator[Row]:
         """Assignment of large shapes: both Triton kernels, the CuTe DSL kernels, and cuBLAS as the yardstick."""
-        for shape in ours.QUICK_LARGE if self.quick else shapes.LARGE:
+        for shape in self.large_shapes():
             yield self._assign(shape, LONG, cute_too=True)
 
     def contract(self) -> Iterator[Row]:
@@ -181,22 +182,43 @@ class Session:
         return row(self.env, shape, mine, others, pace, flops=self.known["kmeans_assign"].flops(shape))
 
     def _cute(self, shape: Shape, t: Mapping[str, Any], judge: Callable[[Any], dict[str, Any]]) -> Contender | None:
-        if self.library is None or shape["B"] != 1:
+        found = self.cute_launch(shape, t)
+        if found is None or self.library is None:
             return None
         own = {**t, "label": self.torch.empty_like(t["label"])}
-        found = cute.best(self.torch, self.library, shape, own)
-        if isinstance(found, str):
-            self.unavailable[f"{cute.NAME} {shape_text(shape)}"] = found
+        launch = found[0].bind(*(own[n].data_ptr() for n in ("x", "c", "c_sq", "label")))
+        made = Contender(cute.NAME, launch, versions=self.library.versions, detail=found[1], keep=own)
+        return self.checked(made, own["label"], judge)
+
+    def cute_launch(self, shape: Shape, t: Mapping[str, Any]) -> tuple[cute.Kernel, str] | None:
+        """The fastest CuTe DSL kernel of a shape and its configuration in words; None where there is none. Tried once a shape."""
+        key = shape_text(shape)
+        if self.library is not None and shape["B"] == 1 and key not in self._cute_known:
+            self._cute_known[key] = cute.best(self.torch, self.library, shape, t)
+        found = self._cute_known.get(key)
+        if found is None:
             return None
-        self.facts.setdefault("cute_tried_us", {})[shape_text(shape)] = found.tried
-        made = Contender(cute.NAME, found.launch, versions=self.library.versions, detail=found.detail, keep=own)
-        return self._checked(made, own["label"], judge)
+        self.facts.setdefault("cute_tried_us", {})[key] = found.tried
+        return found.kernel, found.kernel.config
+
+    def programs(self, contract: str, shape: Shape) -> tuple[Program, ...]:
+        """What the dispatcher launches for a shape, as prepared; nothing where it was prepared without one."""
+        return self.prepared.programs(ours.Wanted(contract, "", shape))
+
+    def large_shapes(self) -> tuple[Shape, ...]:
+        """Of the tables of large shapes."""
+        return ours.QUICK_LARGE if self.quick else shapes.LARGE
+
+    def small_shapes(self) -> tuple[Shape, ...]:
+        """Of the table of calls."""
+        return shapes.small()[:2] if self.quick else shapes.small()
 
     def run(self, name: str) -> tuple[list[Row], dict[str, Any]]:
         """All rows of a table, told as they come, and its facts."""
         self.facts, self.unavailable = {}, {k: v for k, v in self.unavailable.items() if k == cute.NAME}
         start, rows = time.monotonic(), []
-        for found in getattr(self, name)():
+        table = getattr(self, name)() if hasattr(self, name) else getattr(whole, name)(self)
+        for found in table:
             rows.append(found)
             print(line(found), file=sys.stderr, flush=True)
             self.torch.cuda.empty_cache()
@@ -204,8 +226,8 @@ class Session:
         return rows, facts | ({"unavailable": self.unavailable} if self.unavailable else {})
 
 
-MEASURED = ("gemm", "large", "contract")
-"""Tables of `Session`, in the order in which they run."""
+MEASURED = ("gemm", "large", "contract", "iteration", "calls", "host")
+"""Every table, in the order in which they run: methods of `Session`, and functions of `whole`."""
 
 
 def line(r: Row) -> str:

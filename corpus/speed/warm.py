@@ -8,6 +8,7 @@ what Triton compiles depends on extents, not on values.
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -24,15 +25,21 @@ def wanted(quick: bool) -> list[Shape]:
     return [*shapes.LARGE, *shapes.contract()]
 
 
+def looped(quick: bool) -> list[Shape]:
+    """Those of which whole iterations are timed."""
+    return [*ours.QUICK_LARGE, *shapes.small()[:2]] if quick else [*shapes.LARGE, *shapes.small()]
+
+
 def warm(part: int, of: int, quick: bool) -> dict[str, str]:
     """Launch both Triton kernels once for every `of`-th shape from `part` on; returns what failed, by shape."""
     import torch
 
-    from corpus.baselines import registry
+    from corpus.baselines import lloyd
     from corpus.check import shape_text
     from corpus.speed.tables import TRITON
 
     failed = {}
+    loops = looped(quick)
     for shape in wanted(quick)[part::of]:
         b, n, c, d = (shape[k] for k in "BNCD")
         t: dict[str, Any] = {
@@ -40,14 +47,23 @@ def warm(part: int, of: int, quick: bool) -> dict[str, str]:
             "c": torch.zeros((b, c, d), dtype=torch.bfloat16, device="cuda"),
             "c_sq": torch.zeros((b, c), device="cuda"), "label": torch.zeros((b, n), dtype=torch.int32, device="cuda"),
         }  # fmt: skip
-        for name in TRITON:
+        todo = {name: functools.partial(_assign, name, t) for name in TRITON}
+        if shape in loops:
+            todo |= {f"{k.name} loop": functools.partial(k.run, t["x"], t["c"], 1) for k in lloyd.LLOYD}
+        for name, call in todo.items():
             try:
-                registry()[name].make(t, {}).run()
+                call()
                 torch.cuda.synchronize()
             except Exception as exc:  # the timed process will say so of this contender
                 failed[f"{name} {shape_text(shape)}"] = f"{type(exc).__name__}: {str(exc)[:200]}"
         del t
     return failed
+
+
+def _assign(name: str, tensors: dict[str, Any]) -> None:
+    from corpus.baselines import registry
+
+    registry()[name].make(tensors, {}).run()
 
 
 def compile_all(quick: bool, processes: int | None = None, timeout_s: float = 240.0) -> list[str]:
