@@ -60,7 +60,7 @@ class Accesses(Globals):
             "tmem_store_wait": self.on_tmem_store_wait,
         }
         table.update(dict.fromkeys(("tma_store", "tma_reduce", "bulk_store", "bulk_reduce"), self.on_copy_out))
-        table.update({f"atomic_{op}": self.on_atomic for op in ("add", "min", "max")})
+        table.update({f"atomic_{op}": self.on_atomic for op in ("add", "min", "max", "fetch_add")})
         return table
 
     # ---- comparing
@@ -191,6 +191,8 @@ class Accesses(Globals):
     def on_atomic(self, u: Unit, e: Event) -> bool:
         self.check_global(u, e, "region", e.thread)
         self.plain_global(u, e, "region", "update")
+        for r in e.node.results:
+            u.frags.pop(r, None)  # type: ignore[call-overload]
         return False
 
     def plain_global(self, u: Unit, e: Event, operand: str, mode: str) -> None:

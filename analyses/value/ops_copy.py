@@ -150,11 +150,15 @@ def _rows(active: np.ndarray, part: Part) -> np.ndarray:
 _UPDATE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {"min": np.fmin, "max": np.fmax}
 
 
-def update_part(part: Part, x: np.ndarray, undef: Mask, how: str, ag: Agent, op: Op, when: np.ndarray | None) -> None:
+def update_part(
+    part: Part, x: np.ndarray, undef: Mask, how: str, ag: Agent, op: Op, when: np.ndarray | None
+) -> np.ndarray:
     """Element-wise add/min/max into a region; each addition rounds to the tensor's dtype. Repeated gathered rows add
-    up in row order (the hardware's order is not defined)."""
+    up in row order (the hardware's order is not defined). Returns, in the kept shape, what each element met; 0 where
+    nothing was updated."""
+    before = np.zeros(part.kept, part.tensor.data.dtype)
     if part.empty:
-        return
+        return before
     t = part.tensor
     data = part.take(x)
     chosen = np.ones(data.shape, bool) if when is None else part.take(when)
@@ -175,14 +179,19 @@ def update_part(part: Part, x: np.ndarray, undef: Mask, how: str, ag: Agent, op:
         raise ag.fault_poison(f"{op.name} updates elements of {t.tensor.name} that nobody has written")
     axis = part.gather
     if axis is None or len(np.unique(part.inside_rows)) == len(part.inside_rows):
-        old = t.data[part.index]
+        old = t.data[part.index].copy()
         t.data[part.index] = np.where(chosen, combine(old, data), old)
-        return
+        before[part.inside] = np.where(chosen, old, before.dtype.type(0))
+        return before
+    met = np.zeros_like(data)
     for row in range(data.shape[axis]):  # one row after the other: indices repeat
         cut = (slice(None),) * axis + (slice(row, row + 1),)
         index = tuple(i if isinstance(i, int) or i.shape[axis] == 1 else i[cut] for i in part.index)
-        old = t.data[index]
+        old = t.data[index].copy()
         t.data[index] = np.where(chosen[cut], combine(old, data[cut]), old)
+        met[cut] = np.where(chosen[cut], old, met.dtype.type(0))
+    before[part.inside] = met
+    return before
 
 
 def _commit(c: Any, op: Op) -> Compiled:

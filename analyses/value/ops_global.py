@@ -210,13 +210,14 @@ def _splatted(x: Any, dtype: Any) -> Callable[[Agent], tuple[np.ndarray, Mask]]:
 
 
 def _atomic(c: Any, op: Op) -> Compiled:
-    """red.global: elementwise, in place, at once."""
+    """red.global and atom.global: elementwise, in place, at once."""
     target: Region = op.operands["region"]
-    region, how, mask = region_at(c, target), op.name.removeprefix("atomic_"), _mask(c, op)
+    region, how, mask = region_at(c, target), op.name.rsplit("_", 1)[1], _mask(c, op)
     x = op.operands["x"]
     tile = hasattr(x, "type")
     value = c.vx(x) if tile else _splatted(x, target.tensor.dtype)
     dtype = target.tensor.dtype
+    got = fragment_result(op) if op.results else None
 
     def update(ag: Agent) -> None:
         data, undef = value(ag)
@@ -226,7 +227,9 @@ def _atomic(c: Any, op: Op) -> Compiled:
         undef2: Mask = undef
         if not part.kept:
             data, undef2 = data.reshape(()), None if undef is None else undef.reshape(())
-        update_part(part, cast(data, dtype), undef2, how, ag, op, when)
+        met = update_part(part, cast(data, dtype), undef2, how, ag, op, when)
+        if got is not None:
+            ag.write_frag(c.slots[got], got, (met.T if part.transposed else met).reshape(data.shape), None)
 
     return False, update
 
@@ -241,4 +244,5 @@ HANDLERS = {
     "atomic_add": _atomic,
     "atomic_min": _atomic,
     "atomic_max": _atomic,
+    "atomic_fetch_add": _atomic,
 }

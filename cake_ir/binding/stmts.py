@@ -251,6 +251,10 @@ def _fragment(c: Context, stmt: S.Assign, call: S.Call) -> None:
     if len(stmt.targets) != 1:
         c.fail("language/arguments", "fragment() declares one name", stmt.span)
     frag, value = fragment(c, call, stmt.targets[0].id)
+    old = c.lookup(frag.name)
+    if value is not None and old is not None and isinstance(old.value, B.Fragment) and old.value.type == frag.type:
+        assign(c, stmt.targets[0], value, stmt.span)  # the tile is filled anew, for the code behind this block as well
+        return
     c.define(stmt.targets[0].id, frag)
     c.emit(B.Let(frag, value, stmt.span, fresh=True))
 

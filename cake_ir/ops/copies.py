@@ -279,9 +279,22 @@ OPS = [
             (_REGION, Param("x", "value"), _WHEN),
             form=f"red.global.{op}",
             source="PTX ISA: red",
-            doc=f"Relaxed GPU-scope reduction into global memory ({op}).",
+            doc=f"Relaxed GPU-scope reduction into global memory ({op})."
+            + (" f32 elements that are neighbours in a thread and in memory go as .v4 or .v2 (sm_90 and later)." if op == "add" else ""),
             accesses=(Access("region", "update", "generic"),),
         )
         for op in ("add", "min", "max")
+    ),
+    OpDecl(
+        "atomic_fetch_add",
+        "WG",
+        (_REGION, Param("x", "value"), _WHEN),
+        form="atom.global.add",
+        source="PTX ISA: atom",
+        doc="As atomic_add, and gives each element's value before its own addition: distinct numbers for all that add to one "
+        "place, in no fixed order. 0 where nothing is added (outside the region, or not `when`). i32; every element of x is "
+        "held by one thread, so a vector is `vec(V, 1).rows` or fills its unit with `.cols`.",
+        accesses=(Access("region", "update", "generic"),),
+        examples=("rank = atomic_fetch_add(count[b, who], one)",),
     ),
 ]

@@ -490,6 +490,21 @@ def _tmem_store(call: Call) -> list[Any]:
     return []
 
 
+@check("atomic_fetch_add")
+def _atomic_fetch(call: Call) -> list[Any]:
+    tile = call.args["x"].type
+    lanes = tile.layout.l or tile.threads if tile.layout.name == "vec" else 0
+    if tile.axis is not None and lanes != (1 if tile.axis == "rows" else tile.threads):
+        call.fail(
+            "language/layout-unit",
+            f"several threads hold each element of {tile}, and one of them would learn the old value; use vec(V, 1).rows or "
+            "vec(V).cols",
+            "x",
+        )
+    _atomic(call)
+    return [call.result(tile)]
+
+
 @check("atomic_add", "atomic_min", "atomic_max")
 def _atomic(call: Call) -> list[Any]:
     x = call.args["x"]

@@ -78,6 +78,8 @@ _TABLE = (
      "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [a], 32;"),
     ("tcgen05", "fifth-generation tensor core matrix multiply", "PTX ISA, 'tcgen05.mma'", TCGEN,
      "tcgen05.mma.cta_group::1.kind::f16 [a], x, y, b, p;"),
+    ("red_vec", "f32 sums in global memory, two or four neighbours at once", "PTX ISA, 'red': .vec_32_bit", FROM_90,
+     _F + "mov.u64 x, %clock64; red.relaxed.gpu.global.add.v4.f32 [x], {s, t, u, v};"),
     ("red_bf16", "bf16 sums in global memory", "PTX ISA, 'red'", FROM_90,
      ".reg .b16 z; mov.b16 z, 0; mov.u64 x, %clock64; red.relaxed.gpu.global.add.noftz.bf16 [x], z;"),
     ("tcgen05_i8", "tcgen05.mma with 8-bit integers", "PTX ISA, 'tcgen05.mma': kind::i8", frozenset({"sm_100a"}),

@@ -407,17 +407,27 @@ def _store_values(
     return [f"static_cast<cake::u16>({shifted})" if width * tile.dtype.bits == 16 else f"({shifted}) & 0xffu"]
 
 
+def _red_width(c: Context, region: Region, tile: TileType) -> int:
+    """Elements of one red."""
+    if tile.dtype.name != "f32" or not c.kernel.target.has("red_vec"):
+        return 1
+    return min(4, region_width(c, region, tile))
+
+
 def atomic(c: Context, op: Op) -> None:
-    """One red per element."""
+    """One red per run of neighbours; an atom per element where the old value is wanted."""
     x: VX = op.operands["x"]
     region, when = op.operands["region"], op.operands.get("when")
     tile = x.type
-    call = c.helpers.add(*helpers.red(op.name.removeprefix("atomic_"), tile.dtype.name))
+    result = c.tiles.name(op.results[0]) if op.results else ""  # type: ignore[arg-type]
+    width = 1 if result or when is not None or op.name != "atomic_add" else _red_width(c, region, tile)
+    how = op.name.rsplit("_", 1)[1]
+    call = c.helpers.add(*(helpers.fetch(how) if result else helpers.red(how, tile.dtype.name, width)))
     c.out.open("")
     name, entries = c.tiles.registers_of(x)
     row, col = c.base(tile)
     gathered = any(d.kind == "gather" for d in region.dims)
-    for run in runs_of(tile, 1):
+    for run in runs_of(tile, width):
         terms = single_holder(c, tile)
         if gathered:
             where, more = _gather_place(c, region, tile, run, col)
@@ -427,8 +437,11 @@ def atomic(c: Context, op: Op) -> None:
             more = rows + columns
         terms = [*terms, *more, *([] if when is None else [c.tiles.text(when, [run.slot])])]
         guard = f"if ({' && '.join(terms)}) " if terms else ""
-        value = _store_values(c, tile, 1, name, entries, run.slot, 1)[0]
-        c.out.line(f"{guard}{call}({where}, {value});")
+        values = ", ".join(_store_values(c, tile, width, name, entries, run.slot, width))
+        if result:
+            c.out.line(f"{result}[{run.slot}] = 0;")
+            guard += f"{result}[{run.slot}] = "
+        c.out.line(f"{guard}{call}({where}, {values});")
     c.out.close()
 
 
@@ -474,5 +487,5 @@ def store_scalar(c: Context, op: Op) -> None:
 
 EMITTERS = {
     "load": load, "store": store, "load_scalar": load_scalar, "store_scalar": store_scalar,
-    "atomic_add": atomic, "atomic_min": atomic, "atomic_max": atomic,
+    "atomic_add": atomic, "atomic_min": atomic, "atomic_max": atomic, "atomic_fetch_add": atomic,
 }  # fmt: skip

@@ -112,17 +112,33 @@ def stmatrix(count: int, transposed: bool) -> tuple[str, str]:
     return name, f'{_D}void {name}(u32 p, {args}) {{\n  asm volatile("{instruction}" ::"r"(p), {ins} : "memory");\n}}\n'
 
 
-def red(op: str, kind: str) -> tuple[str, str]:
+def red(op: str, kind: str, count: int = 1) -> tuple[str, str]:
     """(name, text): relaxed GPU-scope reduction into global memory. kind: f32, i32, f16, bf16 (16-bit sums have the
-    `.noftz` form only: PTX ISA, red)."""
+    `.noftz` form only: PTX ISA, red). count: neighbours at once, f32 only. Takes the address, then the registers."""
     ctype, constraint = {"f32": ("float", "f"), "i32": ("int", "r")}.get(kind, ("u16", "h"))
     ptx = {"f32": "f32", "i32": "s32"}.get(kind, f"noftz.{kind}")
-    name = f"red_{op}_{kind}"
-    instruction = f"red.relaxed.gpu.global.{op}.{ptx} [%0], %1;"
+    name = f"red_{op}_{f'v{count}_' if count > 1 else ''}{kind}"
+    args = ", ".join(f"{ctype} x{i}" for i in range(count))
+    ins = ", ".join(f'"{constraint}"(x{i})' for i in range(count))
+    instruction = f"red.relaxed.gpu.global.{op}{_vec(count)}.{ptx} [%0], {_list(count, 1)};"
     return (
         name,
-        f"""{_D}void {name}(void* p, {ctype} x) {{
-  asm volatile("{instruction}" ::"l"(p), "{constraint}"(x) : "memory");
+        f"""{_D}void {name}(void* p, {args}) {{
+  asm volatile("{instruction}" ::"l"(p), {ins} : "memory");
+}}
+""",
+    )
+
+
+def fetch(op: str) -> tuple[str, str]:
+    """(name, text): relaxed GPU-scope i32 atomic on global memory that returns the value before (PTX ISA, atom)."""
+    name = f"atom_{op}_i32"
+    return (
+        name,
+        f"""{_D}int {name}(void* p, int x) {{
+  int old;
+  asm volatile("atom.relaxed.gpu.global.{op}.s32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(x) : "memory");
+  return old;
 }}
 """,
     )

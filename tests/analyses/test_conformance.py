@@ -48,6 +48,9 @@ PROGRAMS = {
     "from_f32": text("x: In[f32, M, 64], y: Out[T, M, 64]", "store(y[cta, :], cast(load(x[cta, :], vec(2).cols[64]), T))"),
     "to_f32": text("x: In[T, M, 64], y: Out[f32, M, 64]", "store(y[cta, :], cast(load(x[cta, :], vec(2).cols[64]), f32))"),
     **{f"atomic_{op}": text(ROWS, f"atomic_{op}(y[cta, :], load(x[cta, :], vec(1).cols[64]))") for op in ("add", "min", "max")},
+    "atomic_fetch": text(
+        f"{ROWS}, z: InOut[T, M, 64]", "store(y[cta, :], atomic_fetch_add(z[cta, :], load(x[cta, :], vec(1).cols[64])))"
+    ),
     **{
         f"{kind}_{op}": text(
             ROWS,
@@ -113,7 +116,8 @@ def test_types_of_an_op(name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("name,dtype,target", [
-    ("pairs", "u8", "sm_80"), ("atomic_add", "bf16", "sm_90a"), ("bulk_min", "f16", "sm_90a"), ("ldmatrix", "e4m3", "sm_89"),
+    ("pairs", "u8", "sm_80"), ("atomic_add", "bf16", "sm_90a"), ("atomic_add", "f32", "sm_90a"), ("atomic_add", "f32", "sm_80"),
+    ("atomic_fetch", "i32", "sm_80"), ("bulk_min", "f16", "sm_90a"), ("ldmatrix", "e4m3", "sm_89"),
 ])  # fmt: skip
 def test_the_assembler_takes_what_verify_takes(name: str, dtype: str, target: str) -> None:
     parsed = cake_ir.parse(PROGRAMS[name])

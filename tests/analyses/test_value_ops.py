@@ -381,6 +381,44 @@ atomic_max(y[0:, 0:], fragment(i32, vec(1)[4, 32], 3))
     assert np.array_equal(out["y"][0], np.maximum(np.arange(32), 3))
 
 
+def test_fetched_numbers_count_up_in_each_place_and_are_zero_where_nothing_is_added() -> None:
+    who = np.array([0, 1, 1, 2] * 8, np.int32)
+    body = """
+rows = load(who[0:], vec(1).cols[32])
+one = fragment(i32, vec(1).cols[32], 1)
+store(o[0:], atomic_fetch_add(x[rows], one, when=col_index(one) < 30))
+store(p[0:, 0:], atomic_fetch_add(y[0:, 0:], fragment(i32, vec(1)[4, 32], 3)))
+"""
+    args = "who: In[i32, 32], x: InOut[i32, 3], y: InOut[i32, 4, 16], o: Out[i32, 32], p: Out[i32, 4, 32]"
+    start = np.array([100, 0, 7], np.int32)
+    y = np.arange(64, dtype=np.int32).reshape(4, 16)
+    out = run(body, args, {"who": who, "x": start, "y": y, "o": np.zeros(32, np.int32), "p": np.zeros((4, 32), np.int32)})
+    seen = start.copy()
+    for i, r in enumerate(who):
+        assert out["o"][i] == (seen[r] if i < 30 else 0)
+        seen[r] += i < 30
+    assert np.array_equal(out["x"], seen)
+    assert np.array_equal(out["p"][:, :16], y)
+    assert not out["p"][:, 16:].any()
+    assert np.array_equal(out["y"], y + 3)
+
+
+def test_a_name_filled_anew_in_a_block_is_filled_behind_it() -> None:
+    out = run(
+        """
+acc = fragment(f32, vec(1).cols[32], 1.0)
+for i in range(0, 4):
+    if i == 2:
+        acc = fragment(f32, vec(1).cols[32], 0.0)
+    acc = acc + 1.0
+store(o[0:], acc)
+""",
+        "o: Out[f32, 32]",
+        {"o": np.zeros(32, np.float32)},
+    )
+    assert (out["o"] == 2).all()
+
+
 # ---- matrix products -------------------------------------------------------------------------------------------------
 
 

@@ -86,3 +86,29 @@ def k(x: In[bf16, M, D], y: Out[bf16, M, D]):
     assert wide.sass.count(r"LDG\.E\.128\..*") == 1 and wide.sass.count(r"LDG\.E\.U16\..*") == 0
     # Not provable: element by element, unless this row happens to be aligned and whole.
     assert narrow.sass.count(r"LDG\.E\.U16\..*") == 8 and narrow.sass.count(r"STG\.E\.128") == 0
+
+
+SUMS = """
+@kernel(target=("sm_80", "sm_90a"))
+def k(x: In[f32, M, D], who: In[i32, M], y: InOut[f32, C, D], n: InOut[i32, C], rank: Out[i32, M]):
+    {where}
+    launch(ctas=ceil_div(M, 32))
+    r = role(warp)
+    with r:
+        to = load(who[32 * cta:], vec(4, 32).rows[32])
+        atomic_add(y[to, :], load(x[32 * cta:, :], vec(4, 32)[32, 128]))
+        each = load(who[32 * cta:], vec(1).cols[32])
+        one = fragment(i32, vec(1).cols[32], 1)
+        store(rank[32 * cta:], atomic_fetch_add(n[each], one, when=32 * cta + col_index(one) < M))
+"""
+
+
+@pytest.mark.parametrize("target,where,reds", [
+    ("sm_90a", "where(D % 4 == 0)", 32), ("sm_90a", "where(D % 2 == 0)", 64), ("sm_90a", "where(D > 0)", 128),
+    ("sm_80", "where(D % 4 == 0)", 128),
+])  # fmt: skip
+def test_neighbouring_sums_go_together_where_the_text_proves_their_alignment(target: str, where: str, reds: int):
+    built = build(emit(bind_text(SUMS.format(where=where), target=target)))
+    assert built.ok
+    assert built.sass.count(r"REDG?\.E\.ADD.*F32.*") == reds
+    assert built.sass.count(r"ATOMG\.E\.ADD.*") == 1
