@@ -8,7 +8,7 @@ negative and the rounding of the packed bits is relative to the terms of the win
 
 @kernel(target="sm_90a")
 def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], label: Out[i32, B, N], *,
-                DT: (bf16, f16) = bf16, DP: range(16, 129) = 128, WG: (2, 3) = 3, XS: (1, 2) = 1, STAGES: range(1, 9) = 4, TURN: (False, True) = True):
+                DT: (bf16, f16) = bf16, DP: range(16, 129) = 128, WG: (2, 3, 4) = 3, XS: (1, 2) = 1, STAGES: range(1, 9) = 4, TURN: (False, True) = True):
     where(C > 0, D <= DP, D % 8 == 0, DP % 16 == 0)
     BN = 64 * WG
     BC = 128
@@ -18,7 +18,7 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
 
     producer = role(thread, warps=2, registers=32)
     norms = role(warp, count=2, registers=32)
-    math = role(warpgroup, count=WG, registers=select(WG == 2, 232, 160))
+    math = role(warpgroup, count=WG, registers=select(WG == 2, 232, select(WG == 3, 160, 112)))
 
     x_s = smem(DT, BN, W, stages=XS, swizzle=min(128, 2 * W))
     c_s = smem(DT, BC, W, stages=STAGES, swizzle=min(128, 2 * W))
@@ -32,6 +32,8 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
     least_free = mbarrier(stages=2, arrivals=4 * WG)
     turn = named_barrier(WG)
 
+    griddep_launch()
+    griddep_wait()
     t = 0
     n = 0
     with math as wg:
@@ -45,6 +47,7 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
             expect(x_full[t])
             tma_load(x_s[t], x[b, row:, :], signal=x_full[t])
         with norms as w:
+            ahead = load(c_sq[b, 64 * w:], vec(4, 1).rows[64], fill=1e36)
             short = fragment(f32, vec(1, 32).cols[256], inf)
             for i in range(ceil_div(C, 512)):
                 short = min(short, load(c_sq[b, 512 * i + 256 * w:], vec(1, 32).cols[256], fill=inf))
@@ -73,7 +76,8 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
                 expect(full[n])
                 tma_load(c_s[n], c[b, k * BC:, :], signal=full[n])
             with norms as w:
-                half = -0.5 * load(c_sq[b, k * BC + 64 * w:], vec(4, 1).rows[64], fill=1e36)
+                half = -0.5 * ahead
+                ahead = load(c_sq[b, (k + 1) * BC + 64 * w:], vec(4, 1).rows[64], fill=1e36)
                 high = cast(cast(half, bf16), f32)
                 middle = cast(cast(half - high, bf16), f32)
                 low = half - high - middle
