@@ -98,6 +98,8 @@ class _Liveness:
         if isinstance(stmt, While):
             return self.loop(stmt, (*stmt.prelude, *stmt.body), live)
         if isinstance(stmt, Let):
+            if stmt.frag not in live:  # nobody reads it, as where only its coordinates are asked for: the compiler drops it
+                return live
             return self.step(stmt, {stmt.frag}, fragments_of(stmt.value) if stmt.value is not None else set(), live)
         if isinstance(stmt, Op):
             return self.op(stmt, live)

@@ -82,9 +82,10 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
                 middle = cast(cast(half - high, bf16), f32)
                 low = half - high - middle
                 place = col_index(fragment(f32, vec(4, 1)[64, 16], 0.0))
-                term = select(place == 0, high[:, None], select(place == 1, middle[:, None], select(place == 2, low[:, None], select(place == 3, 1.0, 0.0))))
                 wait(free[n - STAGES])
-                store(bias_s[n].rows(64 * w, 64), cast(term, bf16))
+                store(bias_s[n].rows(64 * w, 64), cast(
+                    select(place == 0, high[:, None], select(place == 1, middle[:, None],
+                    select(place == 2, low[:, None], select(place == 3, 1.0, 0.0)))), bf16))
                 fence_async()
                 arrive(full[n])
             with math as wg:
