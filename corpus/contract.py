@@ -376,7 +376,7 @@ def _specials(a: np.ndarray) -> set[str]:
 
 # ---- loading -------------------------------------------------------------------------------------------------------
 
-_BUILT_IN = ("gemm_bf16", "kmeans_assign", "rmsnorm", "softmax")
+_BUILT_IN = ("gemm_bf16", "kmeans_assign", "rmsnorm", "row_norms", "softmax")
 
 
 def contracts(extra_dir: str | Path | None = None, bad: list[Diagnostic] | None = None) -> dict[str, Contract]:

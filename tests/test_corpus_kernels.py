@@ -30,6 +30,7 @@ SMALL: dict[str, dict[str, int]] = {
     "gemm_sm100_single": {"STAGES": 2, "BN": 128},
     "rmsnorm": {"DMAX": 2048},
     "softmax": {"CHUNK": 512, "WARPS": 4},
+    "row_norms": {"WARPS": 4},
 }
 
 CODE: dict[str, tuple[str, ...]] = {
@@ -41,6 +42,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "gemm_sm100_single": (r"UTCHMMA.*", r"LDTM.*", r"UTCBAR.*", r"UTMASTG\..*"),
     "rmsnorm": (r"LDG\.E\.128.*", r"MUFU\.RSQ", r"STG\.E\.128.*"),
     "softmax": (r"LDG\.E\.128.*", r"MUFU\.EX2", r"STG\.E\.128.*"),
+    "row_norms": (r"LDG\.E\.128.*", r"SHFL\..*", r"FMUL.*"),
 }
 """SASS mnemonics that a kernel must show, by hand from what it is for."""
 
