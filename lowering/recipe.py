@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from cake_ir.fault import CakeError, fault
@@ -89,6 +89,32 @@ def concrete(recipe: Mapping[str, Any], dims: Mapping[str, int], scalars: Mappin
         _bad(f"{type(exc).__name__}: {exc}")
     kept = tuple(s for s in steps if isinstance(s, Fill) or s.plan.grid > 0)
     return Concrete({n: s for n, s in shapes.items() if n not in spaces}, offsets, end, kept)
+
+
+def chained(first: Concrete, then: Concrete, names: Mapping[str, str], scratch: Mapping[str, int]) -> Concrete:
+    """`first`, whose tensors are called `names[theirs]` here, then `then`. Tensors of `then` that `first` makes and nobody passes are
+    `scratch`, with their bytes: they become workspaces, beside those that both have."""
+    own = {name: f"first.{name}" for name in first.offsets}
+    renamed = tuple(_renamed(s, {**names, **own}) for s in first.steps)
+    offsets = dict(then.offsets)
+    end = then.workspace_bytes
+    for name, offset in first.offsets.items():
+        offsets[own[name]] = end + offset
+    end += first.workspace_bytes
+    for name, size in scratch.items():
+        offsets[name] = end
+        end += -(-size // WORKSPACE_ALIGN) * WORKSPACE_ALIGN
+    shapes = {name: s for name, s in then.shapes.items() if name not in scratch}
+    return Concrete(shapes, offsets, end, (*renamed, *then.steps))
+
+
+def _renamed(step: Fill | Launch, names: Mapping[str, str]) -> Fill | Launch:
+    if isinstance(step, Fill):
+        return replace(step, tensor=names[step.tensor])
+    plan = step.plan
+    args = tuple(replace(a, name=names[a.name]) if a.kind == "tensor" else a for a in plan.args)
+    maps = {k: replace(m, tensor=names[m.tensor]) for k, m in plan.tensor_maps.items()}
+    return Launch(replace(plan, args=args, tensor_maps=maps), step.cubin_key)
 
 
 def _step(

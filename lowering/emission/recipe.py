@@ -49,7 +49,7 @@ def recipe(emitted: Emitted) -> dict[str, Any]:
         "tensors": [_tensor(t, {}) for t in bound.tensors],
         "scalars": [v.name for v in bound.args],
         "workspaces": [],
-        "launches": [launched.step(dependent=False)],
+        "launches": [launched.step(dependent=launched.may_start_early())],
         "admits": _distinct([*_extents(bound.tensors, {}), *launched.conditions()]),
     }
 
@@ -74,7 +74,7 @@ def program_recipe(program: BoundProgram, emitted: Sequence[Emitted]) -> dict[st
         given |= {v: _inline(step.scalars[v.name], known) for v in e.bound.args}
         given |= {v: SVar(program.sms) for v in _multiprocessors(e.bound)}
         launched = _Launched(e, given, {name: t.name for name, t in step.tensors.items()})
-        steps.append(launched.step(dependent=step.dependent))
+        steps.append(launched.step(dependent=step.dependent or (not steps and launched.may_start_early())))
         conditions += launched.conditions()
     return {
         "tensors": [_tensor(t, known) for t in program.tensors],
@@ -98,6 +98,11 @@ class _Launched:
                 if all(v in self._known or v in free for v in sx_vars(stmt.value)):
                     self._known[stmt.var] = self.of(stmt.value)
         self._free = free
+
+    def may_start_early(self) -> bool:
+        """Whether it may be launched while any kernel still runs: it waits before it touches anything. Rule
+        `sync/griddep-access-before-wait` proves that of all but Const tensors, which a caller's kernel may be writing."""
+        return self.emitted.manifest.pdl and all(t.direction != "Const" for t in self.bound.tensors)
 
     def of(self, x: SX) -> SX:
         """The expression over the caller's extents."""
