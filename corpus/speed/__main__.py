@@ -10,14 +10,14 @@ from pathlib import Path
 from cake_ir.diagnostics import CakeError
 
 
-def prepare(directory: Path, python: str | None, quick: bool) -> None:
+def prepare(directory: Path, python: str | None) -> None:
     """Compile ours, and the CuTe DSL peer with another Python that has its compiler."""
     from corpus.export import head_commit
     from corpus.speed import ours, shapes
 
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "commit").write_text(head_commit() + "\n", encoding="utf-8")
-    for line in ours.prepare(directory, quick):
+    for line in ours.prepare(directory):
         print(line)
     if python is not None:
         script = Path(__file__).with_name("cute_build.py")
@@ -32,18 +32,17 @@ def main(argv: list[str] | None = None) -> int:
     p = steps.add_parser("prepare", help="compile everything into DIR")
     p.add_argument("dir", type=Path)
     p.add_argument("--cute", metavar="PYTHON", help="a Python with nvidia-cutlass-dsl and flashlib")
-    p.add_argument("--quick", action="store_true", help="the smoke run's shapes")
     r = steps.add_parser("run", help="measure on a GPU, into OUT/speed.json")
     r.add_argument("dir", type=Path)
     r.add_argument("out", type=Path)
     r.add_argument("--table", action="append", default=[])
-    r.add_argument("--quick", action="store_true")
+    r.add_argument("--quick", action="store_true", help="a smoke run of a few shapes, which `record` refuses")
     c = steps.add_parser("record", help="OUT/speed.json into corpus/results/speed/ and docs/speed.md")
     c.add_argument("out", type=Path)
     a = parser.parse_args(argv)
     try:
         if a.step == "prepare":
-            prepare(a.dir, a.cute, a.quick)
+            prepare(a.dir, a.cute)
         elif a.step == "run":
             from corpus.speed.run import run
 

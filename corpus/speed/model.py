@@ -33,6 +33,7 @@ class Program(_Model):
     bindings: dict[str, Any]
     compiler: str
     cubin_sha256: str
+    route: str = Field(default="", description="why the dispatcher chose it")
 
 
 class Time(_Model):

@@ -1,155 +1,107 @@
-"""Where our contenders come from: launch plans prepared elsewhere, keyed by what they compute.
+"""Our contender: the public package `cake_mcp`, as a user calls it.
 
-A plan names the corpus kernel and bindings for every shape of every table. `choose` is the rule by which they are picked.
+What is timed is the dispatcher's choice by the committed route tables, with the cubins that `prepare` compiled. Which variant a
+shape takes is asked of `cake_mcp.explain`, so that every row names the programs that ran.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import hashlib
+import importlib
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cake_ir.diagnostics import CakeError, error
-from corpus import jobs
-from corpus.contract import Shape
-from corpus.gpu_buffers import Env
-from corpus.gpu_check import launcher
-from corpus.speed import shapes
+from cake_ir.diagnostics import CakeError
+from corpus.evidence import current_digest
+from corpus.kernels import kernel
 from corpus.speed.model import Program
 from corpus.speed.timing import OURS, Contender
 
-PLAN = "plan.json"
+FAMILIES = ("gemm", "gemm_nn", "kmeans_assign", "kmeans_update", "row_norms")
+"""Route tables that the calls may take."""
+
+LAYOUTS = {"TN": "gemm", "NN": "gemm_nn"}
+CUBINS = "cubins"
+DTYPE = "bf16"
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """One thing to compute: a contract, an operand layout, a shape."""
-
-    contract: str
-    layout: str
-    shape: Mapping[str, int]
-
-    @property
-    def key(self) -> str:
-        """A plain text key."""
-        return f"{self.contract} {self.layout} " + " ".join(f"{k}{v}" for k, v in sorted(self.shape.items()))
+def package() -> Any:
+    """The public package. It lies above the corpus, which names it as it names any other contender: when it is called."""
+    return importlib.import_module("cake_mcp")
 
 
-def everything(quick: bool = False) -> list[Wanted]:
-    """All that the tables compute; quick: what the smoke run does."""
-    gemm = [Wanted("gemm_bf16", layout, s) for layout, s in (QUICK_GEMM if quick else shapes.GEMM)]
-    kmeans = [*(QUICK_LARGE if quick else shapes.LARGE), *(quick_contract() if quick else shapes.contract())]
-    return [*gemm, *(Wanted("kmeans_assign", "", s) for s in kmeans)]
+def use_cubins(directory: Path) -> None:
+    """Let the dispatcher, here and in child processes, find its cubins under a prepared directory."""
+    os.environ["CAKE_CACHE_DIR"] = str((directory / CUBINS).resolve())
 
 
-QUICK_GEMM = (shapes.GEMM[1], shapes.GEMM[7])
-QUICK_LARGE = (shapes.LARGE[0], shapes.LARGE[2])
-
-
-def quick_contract() -> tuple[Shape, ...]:
-    """Six contract shapes across the list."""
-    found = shapes.contract()
-    return found[:: len(found) // 6][:6]
-
-
-# ---- launch plans of explicit variants -----------------------------------------------------------------------------
-
-
-def choose(wanted: Wanted) -> tuple[str, dict[str, Any]] | str:
-    """(corpus kernel, bindings) for a shape, or why there is none."""
-    if wanted.contract == "gemm_bf16":
-        if wanted.layout != "TN":
-            return "no kernel of the corpus takes this layout"
-        return "gemm_sm90", {}
-    width = wanted.shape["D"]
-    fitting = [p for p in (64, 128, 192, 256) if p >= width]
-    if not fitting:
-        return "no kernel of the corpus takes D above 256"
-    # three warpgroups leave 160 registers each: too few for fragments of wide points
-    return "kmeans_packed", {"DP": fitting[0], "WG": 3 if fitting[0] <= 128 else 2}
-
-
-def prepare(directory: Path, quick: bool = False, target: str = "sm_90a") -> list[str]:
-    """Compile every variant that the tables need into `directory`; returns one line per variant or refusal."""
-    from corpus.kernels import kernel
-    from corpus.prepare import prepare as make_job
-
-    (directory / "jobs").mkdir(parents=True, exist_ok=True)
-    groups: dict[str, list[Wanted]] = {}
-    plan: dict[str, Any] = {"ours": {}, "refused": {}}
-    for w in everything(quick):
-        chosen = choose(w)
-        if isinstance(chosen, str):
-            plan["refused"][w.key] = chosen
-        else:
-            groups.setdefault(json.dumps(chosen, sort_keys=True), []).append(w)
-    said = []
-    for number, (text, members) in enumerate(sorted(groups.items())):
-        name, bindings = json.loads(text)
-        entry = kernel(name)
-        job, skipped = make_job(
-            entry.text(), members[0].contract, "launch", [dict(w.shape) for w in members], target=target,
-            bindings={**entry.bindings, **bindings}, kernel=entry.kernel, name=entry.name,
-        )  # fmt: skip
-        file = f"jobs/{number}.json"
-        (directory / file).write_text(job.model_dump_json() + "\n", encoding="utf-8")
-        said.append(f"{name} {bindings}: {len(job.launches)} shapes, {len(skipped)} not admitted")
-        why = {Wanted(members[0].contract, members[0].layout, s).key: reason for s, reason in skipped}
-        for w in members:
-            if w.key in why:
-                plan["refused"][w.key] = why[w.key]
-                continue
-            at = next(i for i, launch in enumerate(job.launches) if launch.shape == dict(w.shape))
-            plan["ours"][w.key] = {"job": file, "launch": at}
-    (directory / PLAN).write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+def prepare(directory: Path, target: str = "sm_90a") -> list[str]:
+    """Compile every variant of the tables into `directory`; one line per table. Raises CakeError of the compiler."""
+    use_cubins(directory)
+    mcp, said = package(), []
+    for family in FAMILIES:
+        try:
+            said += [f"{name}: {count} kernels" for name, count in mcp.prepare(family, target).items()]
+        except CakeError as exc:
+            if exc.diagnostic.rule != "dispatch/no-table":
+                raise
+            said.append(exc.diagnostic.message)
     return said
 
 
-class Prepared:
-    """Contenders of ours from a prepared directory. Raises CakeError `speed/not-prepared` when it holds no plan."""
+class Product:
+    """The public package with the cubins of a prepared directory."""
 
-    def __init__(self, env: Env, directory: Path) -> None:
-        self._env, self._directory = env, directory
-        file = directory / PLAN
-        if not file.exists():
-            law = "The tables are compiled before they are measured."
-            text = f"{file} does not exist: run `python -m corpus.speed prepare {directory}` first"
-            raise CakeError(error("speed/not-prepared", "data", text, contract=law))
-        self._plan: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        self._jobs: dict[str, jobs.Job] = {}
+    def __init__(self, directory: Path) -> None:
+        use_cubins(directory)
+        self.mcp = package()
 
-    def programs(self, wanted: Wanted) -> tuple[Program, ...]:
-        """What the dispatcher launches for this, by the plan."""
-        return tuple(Program.model_validate(p) for p in self._plan.get("dispatched", {}).get(wanted.key, ()))
-
-    def make(self, wanted: Wanted, tensors: Mapping[str, Any]) -> Contender | str:
-        """A contender over torch tensors by contract name, or why this shape is not served."""
-        found = self._plan["ours"].get(wanted.key)
-        if found is None:
-            return str(self._plan["refused"].get(wanted.key, "not prepared"))
-        job = self._job(found["job"])
-        launch = job.launches[found["launch"]]
-        owned = {n: self._env.device.alloc(_bytes(w), guard=0) for n, w in launch.workspaces.items()}
-        pointers = {n: t.data_ptr() for n, t in tensors.items()} | {n: b.pointer for n, b in owned.items()}
-        run = launcher(self._env, job, launch, pointers)
-        program = Program(
-            kernel=job.kernel, content_id=job.content_id, variant_id=job.variant_id, contract=job.contract,
-            contract_digest=job.contract_digest, target=job.target, bindings=job.bindings, compiler=job.compiler,
-            cubin_sha256=",".join(sorted({str(p["cubin_sha256"]) for p in launch.plans})),
+    def programs(self, family: str, shape: Mapping[str, int]) -> tuple[Program, ...]:
+        """What the dispatcher launches for a shape of a family. Raises CakeError where it has no table or does not serve it."""
+        compiled = importlib.import_module("cake_mcp.compiled")
+        choice = self.mcp.explain(family, shape, DTYPE)
+        variant = choice.variant
+        target = importlib.import_module("cake_mcp.operation").gpu(0).target
+        shas = [hashlib.sha256(compiled.stored(key) or b"").hexdigest() for key in variant.cubin_keys]
+        contract = kernel(variant.kernel).contract
+        return (
+            Program(
+                kernel=variant.kernel, content_id=variant.content_id, variant_id=variant.variant_id, contract=contract,
+                contract_digest=current_digest(contract), target=target, bindings=variant.bindings,
+                compiler=compiled.table(family, target).compiler, cubin_sha256=",".join(shas), route=choice.reason,
+            ),
         )  # fmt: skip
-        return Contender(OURS, run, programs=(program,), kernels=len(launch.plans), keep=owned)
 
-    def _job(self, file: str) -> jobs.Job:
-        if file not in self._jobs:
-            self._jobs[file] = jobs.parse(json.loads((self._directory / file).read_text(encoding="utf-8")))
-        return self._jobs[file]
+    def assign(self, shape: Mapping[str, int], t: Mapping[str, Any]) -> Contender | str:
+        """k-means assignment with the norms given, into t["label"]; or why this shape is not served."""
+        x, c, c_sq, label = (t[n] for n in ("x", "c", "c_sq", "label"))
+        call: Any = getattr(self.mcp, "kmeans_assign", None)
+        return self._contender(call, ("kmeans_assign",), shape, lambda: call(x, c, c_sq=c_sq, out=label, strict=True))
 
+    def gemm(self, layout: str, shape: Mapping[str, int], t: Mapping[str, Any]) -> Contender | str:
+        """A product into t["d"]; t["b"] is (N, K), for NN a transposed view."""
+        a, b, d = t["a"], t["b"].t(), t["d"]
+        call: Any = getattr(self.mcp, "gemm", None)
+        return self._contender(call, (LAYOUTS[layout],), shape, lambda: call(a, b, out=d, strict=True))
 
-def _bytes(w: jobs.Workspace) -> int:
-    from math import prod
+    def kmeans(self, shape: Mapping[str, int], t: Mapping[str, Any], iterations: int) -> Contender | str:
+        """A whole k-means of so many iterations from t["c"], without a tolerance."""
+        x, c = t["x"], t["c"]
+        call: Any = getattr(self.mcp, "kmeans", None)
+        families = ("kmeans_assign", "kmeans_update")
+        return self._contender(call, families, shape, lambda: call(x, init=c, max_iter=iterations, tol=0.0))
 
-    from corpus.arrays import element
-
-    return prod(w.extents) * element(w.dtype).bytes
+    def _contender(
+        self, call: Any, families: tuple[str, ...], shape: Mapping[str, int], run: Callable[[], Any]
+    ) -> Contender | str:
+        """Called once here, so that what a first call loads or refuses shows now."""
+        if call is None:
+            return "cake_mcp has no such function"
+        try:
+            programs = tuple(p for family in families for p in self.programs(family, shape))
+            run()
+        except CakeError as exc:
+            return exc.diagnostic.message
+        return Contender(OURS, lambda _: run(), programs=programs)

@@ -26,7 +26,7 @@ def run(directory: Path, out: Path, only: Sequence[str] = (), *, quick: bool = F
     from lowering.runtime import stats, telemetry
 
     start = time.monotonic()
-    said = warm.compile_all(quick) if not only or {"large", "contract"} & set(only) else []
+    said = warm.compile_all(quick) if set(only or MEASURED) != {"gemm"} else []
     warmed = time.monotonic() - start
     env = open_env(index)
     if env.torch is None:
@@ -44,7 +44,7 @@ def run(directory: Path, out: Path, only: Sequence[str] = (), *, quick: bool = F
     record: dict[str, Any] = {
         "device": info.to_json(), "conditions": telemetry.snapshot(info.uuid), "rule": stats.RULE, "quick": quick,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "torch": env.torch.__version__,
-        "warm": {"seconds": round(warmed, 1), "said": said}, "plan": (directory / "plan.json").name, "tables": {},
+        "warm": {"seconds": round(warmed, 1), "said": said}, "tables": {},
         "commit": (directory / "commit").read_text(encoding="utf-8").strip() if (directory / "commit").exists() else "",
     }  # fmt: skip
     session = Session(env, directory, quick)

@@ -60,3 +60,15 @@ def small() -> tuple[Shape, ...]:
     found = [s for s in contract() if s["B"] * s["N"] * s["C"] * s["D"] <= SMALL_WORK]
     step = max(1, len(found) / SMALL_COUNT)
     return tuple(found[int(i * step)] for i in range(min(SMALL_COUNT, len(found))))
+
+
+QUICK_GEMM = (GEMM[1], GEMM[7])
+"""Of the smoke run, and so on below."""
+
+QUICK_LARGE = (LARGE[0], LARGE[2])
+
+
+def quick_contract() -> tuple[Shape, ...]:
+    """Six contract shapes across the list."""
+    found = contract()
+    return found[:: len(found) // 6][:6]

@@ -15,7 +15,7 @@ from corpus.check import shape_text
 from corpus.contract import Case, Contract, Shape, contracts
 from corpus.gpu_buffers import Env
 from corpus.speed import cute, labels, ours, shapes, whole
-from corpus.speed.model import Program, Row
+from corpus.speed.model import Row
 from corpus.speed.timing import OURS, Contender, Pace, row
 
 CUBLAS = "torch_matmul"
@@ -33,7 +33,7 @@ class Session:
     def __init__(self, env: Env, directory: Path, quick: bool = False) -> None:
         self.env, self.torch, self.quick = env, env.torch, quick
         self.math = TorchMath(env.torch)
-        self.prepared = ours.Prepared(env, directory)
+        self.product = ours.Product(directory)
         self.known = contracts()
         self.baselines = registry()
         self.unavailable: dict[str, str] = {}
@@ -112,12 +112,9 @@ class Session:
             c.check = judged
         return c
 
-    def own(
-        self, wanted: ours.Wanted, tensors: Mapping[str, Any], output: str, check: Callable[[Any], dict[str, Any]]
-    ) -> Contender | str:
-        """Ours, or why it does not serve the shape."""
-        made = self.prepared.make(wanted, tensors)
-        return made if isinstance(made, str) else self.checked(made, tensors[output], check)
+    def own(self, made: Contender | str, output: Any, check: Callable[[Any], dict[str, Any]]) -> Contender | str:
+        """Ours with its check, or why it does not serve the shape."""
+        return made if isinstance(made, str) else self.checked(made, output, check)
 
     def yardstick(self) -> Contender | None:
         """cuBLAS on the yardstick product."""
@@ -132,11 +129,11 @@ class Session:
     def gemm(self) -> Iterator[Row]:
         """Products: ours beside cuBLAS, every element of both against float64."""
         contract = self.known["gemm_bf16"]
-        for number, (layout, shape) in enumerate(ours.QUICK_GEMM if self.quick else shapes.GEMM):
+        for number, (layout, shape) in enumerate(shapes.QUICK_GEMM if self.quick else shapes.GEMM):
             t = self.operands(layout, shape)
             judge = self._product_judge(contract, shape, t)
             peer = self.baseline(CUBLAS, t, "d", judge)
-            mine = self.own(ours.Wanted("gemm_bf16", layout, shape), t, "d", judge)
+            mine = self.own(self.product.gemm(layout, shape, t), t["d"], judge)
             group = "" if self.quick or number < shapes.HEADLINE_GEMM else "extra"
             flops = contract.flops(shape)
             yield row(self.env, shape, mine, [peer] if peer else [], LONG, flops=flops, layout=layout, group=group)
@@ -166,7 +163,7 @@ class Session:
 
     def contract(self) -> Iterator[Row]:
         """Assignment of the contract's shapes, most of them small."""
-        for shape in ours.quick_contract() if self.quick else shapes.contract():
+        for shape in shapes.quick_contract() if self.quick else shapes.contract():
             yield self._assign(shape, SHORT, cute_too=False)
 
     def _assign(self, shape: Shape, pace: Pace, *, cute_too: bool) -> Row:
@@ -178,7 +175,7 @@ class Session:
         others = [c for name in TRITON if (c := self.baseline(name, t, "label", judge)) is not None]
         if cute_too:
             others += [c for c in (self._cute(shape, t, judge), self.yardstick()) if c is not None]
-        mine = self.own(ours.Wanted("kmeans_assign", "", shape), t, "label", judge)
+        mine = self.own(self.product.assign(shape, t), t["label"], judge)
         return row(self.env, shape, mine, others, pace, flops=self.known["kmeans_assign"].flops(shape))
 
     def _cute(self, shape: Shape, t: Mapping[str, Any], judge: Callable[[Any], dict[str, Any]]) -> Contender | None:
@@ -201,13 +198,9 @@ class Session:
         self.facts.setdefault("cute_tried_us", {})[key] = found.tried
         return found.kernel, found.kernel.config
 
-    def programs(self, contract: str, shape: Shape) -> tuple[Program, ...]:
-        """What the dispatcher launches for a shape, as prepared; nothing where it was prepared without one."""
-        return self.prepared.programs(ours.Wanted(contract, "", shape))
-
     def large_shapes(self) -> tuple[Shape, ...]:
         """Of the tables of large shapes."""
-        return ours.QUICK_LARGE if self.quick else shapes.LARGE
+        return shapes.QUICK_LARGE if self.quick else shapes.LARGE
 
     def small_shapes(self) -> tuple[Shape, ...]:
         """Of the table of calls."""

@@ -15,19 +15,19 @@ import sys
 from typing import Any
 
 from corpus.contract import Shape
-from corpus.speed import ours, shapes
+from corpus.speed import shapes
 
 
 def wanted(quick: bool) -> list[Shape]:
     """The k-means shapes of the tables, the costly ones apart from each other."""
     if quick:
-        return [*ours.QUICK_LARGE, *ours.quick_contract()]
+        return [*shapes.QUICK_LARGE, *shapes.quick_contract()]
     return [*shapes.LARGE, *shapes.contract()]
 
 
 def looped(quick: bool) -> list[Shape]:
     """Those of which whole iterations are timed."""
-    return [*ours.QUICK_LARGE, *shapes.small()[:2]] if quick else [*shapes.LARGE, *shapes.small()]
+    return [*shapes.QUICK_LARGE, *shapes.small()[:2]] if quick else [*shapes.LARGE, *shapes.small()]
 
 
 def warm(part: int, of: int, quick: bool) -> dict[str, str]:

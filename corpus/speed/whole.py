@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -57,11 +56,9 @@ def host(s: Session) -> Iterator[Row]:
     yield wall_row(
         s.env, shape, _assign(s, shape, t), _assigns(s, t), calls=ENQUEUED, wait=False, group="until the call returns"
     )
-    product = _product()
-    names = [n for n in fresh.LOADERS if n != OURS or not isinstance(product, str)]
-    found = fresh.sample(names, FRESH_ROUNDS)
+    found = fresh.sample(list(fresh.LOADERS), FRESH_ROUNDS)
     for what, group in (("import", "import, after torch's"), ("first", "first call of a process")):
-        times = {n: found[n][what] for n in names if n in found}
+        times = {n: v[what] for n, v in found.items()}
         mine = times.pop(OURS, None)
         yield Row(
             shape=shape, group=group, method="host", refused="" if mine else "it did not run",
@@ -75,23 +72,11 @@ def _plain(name: str, samples: list[float], mine: list[float] | None) -> Time:
     return Time(name=name, us=us, samples_us=tuple(samples), ratio=us / statistics.median(mine) if mine else None)
 
 
-def _product() -> Any:
-    """The public package, or why it cannot be used."""
-    try:
-        return importlib.import_module("cake_mcp")
-    except ImportError as exc:
-        return f"cake_mcp cannot be imported: {exc}"
-
-
 def _assign(s: Session, shape: Shape, t: Mapping[str, Any]) -> Contender | str:
-    mcp = _product()
-    if isinstance(mcp, str):
-        return mcp
-    x, c, c_sq, label = (t[n] for n in ("x", "c", "c_sq", "label"))
-    made = Contender(
-        OURS, lambda _: mcp.kmeans_assign(x, c, c_sq=c_sq, out=label), programs=s.programs("kmeans_assign", shape)
-    )
-    return s.checked(made, label, lambda found: labels.check(s.math, x, c, c_sq, found))
+    def judge(label: Any) -> dict[str, Any]:
+        return labels.check(s.math, t["x"], t["c"], t["c_sq"], label)
+
+    return s.own(s.product.assign(shape, t), t["label"], judge)
 
 
 def _assigns(s: Session, t: Mapping[str, Any]) -> list[Contender]:
@@ -104,20 +89,17 @@ def _assigns(s: Session, t: Mapping[str, Any]) -> list[Contender]:
 
 
 def _loop(s: Session, shape: Shape, t: Mapping[str, Any]) -> Contender | str:
-    mcp = _product()
-    if isinstance(mcp, str):
-        return mcp
-    x, c = t["x"], t["c"]
+    made = s.product.kmeans(shape, t, ITERATIONS)
+    if isinstance(made, str):
+        return made
 
     def check() -> dict[str, Any]:
-        done = mcp.kmeans(x, init=c, max_iter=1, tol=0.0)
+        done = s.product.mcp.kmeans(t["x"], init=t["c"], max_iter=1, tol=0.0)
         s.env.sync()
         return _judged(s, t, done.labels, done.centroids)
 
-    programs = s.programs("kmeans_assign", shape) + s.programs("kmeans_update", shape)
-    return Contender(
-        OURS, lambda _: mcp.kmeans(x, init=c, max_iter=ITERATIONS, tol=0.0), check=check, programs=programs
-    )
+    made.check = check
+    return made
 
 
 def _loops(s: Session, shape: Shape, t: Mapping[str, Any]) -> list[Contender]:
