@@ -28,6 +28,7 @@ from server.cli_common import (
 from server.cli_evidence import COMMANDS as EVIDENCE
 from server.cli_knowledge import COMMANDS as KNOWLEDGE
 from server.cli_report import report
+from server.cli_tune import COMMANDS as TUNE
 
 if TYPE_CHECKING:
     from server.catalog import Catalog
@@ -422,7 +423,7 @@ def demo(ctx: click.Context, over_http: bool) -> None:
     ctx.exit(run_demo(no_gpu=ctx.obj.no_gpu, over_http=over_http))
 
 
-for _command in (*KNOWLEDGE, *EVIDENCE, report):
+for _command in (*KNOWLEDGE, *EVIDENCE, *TUNE, report):
     cli.add_command(_command)
 for _command in cli.commands.values():
     _command.params += shared_options()

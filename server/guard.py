@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from server.processes import adopt_orphans, descendants, end_with_parent
 
-ALLOWED = ("server.cpu_main", "corpus.gpu_main")
+ALLOWED = ("server.cpu_main", "corpus.gpu_main", "corpus.tuning.run")
 EXIT_S = 15.0
 """Seconds that killed processes may take to end: one may hang inside a driver, and then nothing more can be done."""
 WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)

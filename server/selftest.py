@@ -141,7 +141,7 @@ def run(
     if not out.resolve().parent.is_dir():
         raise BadArgument(f"{out} cannot be written: {out.parent} is not a directory", code="args/file")
     probed = _probe(index, control)
-    done = Outcome(probed["device"], _now(), command, _commit(), packages=dict(probed.get("packages") or {}))
+    done = Outcome(probed["device"], _now(), command, installed_commit(), packages=dict(probed.get("packages") or {}))
     steps = plan(done.device, only, quick)
     dead = ""
     for number, step in enumerate(steps):
@@ -249,7 +249,7 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _commit() -> str:
+def installed_commit() -> str:
     """The git commit of this installation, with `+changes` when the tree differs from it; empty outside a checkout."""
     root = Path(__file__).resolve().parent.parent
     said = []

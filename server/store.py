@@ -21,7 +21,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -356,6 +356,20 @@ class Store:
             created,
         )
         return measurement_id
+
+    def put_measurements(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Store many records at once, all or none. Each gives the columns of `put_measurement` and its own `measurement_id`; one that
+        is here already stays."""
+        now = time.time()
+        plain = [
+            (
+                r["measurement_id"], r["variant_id"], r["contract"], json.dumps(r["shape"], sort_keys=True), r["device"], r["kind"],
+                r["verdict"], json.dumps(r["record"]), now,
+            )
+            for r in rows
+        ]  # fmt: skip
+        with self._lock, _coded("store the measurements"), self._db:
+            self._db.executemany("INSERT OR IGNORE INTO measurements VALUES (?,?,?,?,?,?,?,?,?)", plain)
 
     def measurements(
         self, variant_id: str, contract: str | None = None, kind: str | None = None

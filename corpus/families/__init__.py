@@ -30,11 +30,13 @@ class Member:
     """One kernel or `@program` of a family, by its name in `corpus/kernels/index.json`.
 
     domains: values to try per tunable (of a kernel in a program: `KERNEL.TUNABLE`); a tunable that is not named keeps the
-    value of the index, else its default. fallback: it may serve shapes that no guard names.
+    value of the index, else its default. serves: element types of the family that it has a signature for (empty: all).
+    fallback: it may serve shapes that no guard names.
     """
 
     kernel: str
     domains: Mapping[str, tuple[Literal, ...]] = field(default_factory=dict)
+    serves: tuple[str, ...] = ()
     fallback: bool = False
 
 
@@ -42,16 +44,24 @@ class Member:
 class Derived:
     """A count that guards may read: the product over `factors` (dim, by) of ceil(dim / by).
 
-    With every `by` 1 a product of dims, else a number of tiles; waves are tiles compared with multiples of the number of
-    multiprocessors.
+    With every `by` 1 a product of dims, else a number of tiles. per_sm: divided by the multiprocessors of the device, rounded up
+    (waves of tiles).
     """
 
     factors: tuple[tuple[str, int], ...]
     meaning: str = ""
+    per_sm: bool = False
 
-    def value(self, dims: Mapping[str, int]) -> int:
+    def value(self, dims: Mapping[str, int], sms: int) -> int:
         """The count at a shape. KeyError for a dim that is not given."""
-        return math.prod(-(-dims[name] // by) for name, by in self.factors)
+        product = math.prod(-(-dims[name] // by) for name, by in self.factors)
+        return -(-product // sms) if self.per_sm else product
+
+    @property
+    def text(self) -> str:
+        """The expression of a route table (`lowering.sizes`)."""
+        parts = [name if by == 1 else f"ceil_div({name}, {by})" for name, by in self.factors]
+        return f"ceil_div({' * '.join(parts)}, sms)" if self.per_sm else " * ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -129,9 +139,9 @@ class Family:
         """The sets that choices are made on."""
         return {name: shapes for name, shapes in self.shapes.items() if name != HELD_OUT}
 
-    def features(self, dims: Mapping[str, int]) -> dict[str, int]:
-        """What guards compare, by name: dims, then derived counts."""
-        return {**{d: dims[d] for d in self.dims}, **{n: d.value(dims) for n, d in self.derived.items()}}
+    def features(self, dims: Mapping[str, int], sms: int) -> dict[str, int]:
+        """What guards compare, by name: dims, then derived counts, on a device of `sms` multiprocessors."""
+        return {**{d: dims[d] for d in self.dims}, **{n: d.value(dims, sms) for n, d in self.derived.items()}}
 
 
 @functools.cache

@@ -52,12 +52,12 @@ FAMILY = Family(
     kernels=(
         Member(
             "kmeans_assign",
-            {"DP": (64, 128, 192, 256), "WG": (2, 3), "BC": (64, 128), "STAGES": (1, 2, 3, 4, 6, 8)},
+            {"DP": (64, 128, 192, 256), "WG": (2, 3), "BC": (64, 128), "STAGES": (2, 3, 4, 6)},
             fallback=True,
         ),
         Member(
             "kmeans_packed",
-            {"DP": (64, 128, 192, 256), "WG": (2, 3), "BC": (64, 128), "STAGES": (1, 2, 3, 4, 6, 8)},
+            {"DP": (64, 128, 192, 256), "WG": (2, 3), "BC": (64, 128), "STAGES": (2, 3, 4, 6)},
             fallback=True,
         ),
     ),
@@ -66,10 +66,9 @@ FAMILY = Family(
     steps={"D": 8},
     derived={
         "points": Derived((("B", 1), ("N", 1)), "points of all problems"),
-        "tiles64": Derived((("B", 1), ("N", 64)), "row tiles of one warpgroup"),
-        "tiles128": Derived((("B", 1), ("N", 128)), "row tiles of two warpgroups"),
-        "tiles192": Derived((("B", 1), ("N", 192)), "row tiles of three warpgroups"),
         "scores": Derived((("B", 1), ("N", 64), ("C", 64)), "blocks of 64 x 64 scores"),
+        "waves128": Derived((("B", 1), ("N", 128)), "waves of row tiles of two warpgroups", per_sm=True),
+        "waves192": Derived((("B", 1), ("N", 192)), "waves of row tiles of three warpgroups", per_sm=True),
     },
     shapes={"contract": _shapes(CONTRACT), "large": _shapes(LARGE), "heldout": _shapes(HELDOUT)},
     repeat={"B": 3, "N": 50021},

@@ -1,0 +1,175 @@
+"""From a campaign and its journal to lists of routes: the same pure steps on the GPU machine, which then measures the
+validation shapes, and where the table is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cake_ir.diagnostics import CakeError, error
+from corpus.families import Family, Shape
+from corpus.tuning import buckets, validate
+from corpus.tuning.buckets import Listing, NotCovered
+from corpus.tuning.campaign import Campaign
+from corpus.tuning.journal import Journal, shape_key
+from corpus.tuning.observed import Observed, admits, observe, trusted
+
+TUNE, VALIDATE, JUDGE = "tune", "validate", "judge"
+"""Phases of a journal's shapes: candidates on the tuning shapes, the table's variants on the validation shapes, variants of the
+element types that take these routes."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The routes of one element type. probe_takes[p, c] and probe_features: of `validate.probes`."""
+
+    dtype: str
+    seen: Observed
+    listing: Listing
+    probe_shapes: tuple[Shape, ...]
+    probe_takes: np.ndarray
+    probe_features: tuple[Mapping[str, int], ...]
+
+    def name(self, column: int) -> str:
+        """A candidate's id."""
+        return self.seen.candidates[column]
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Ids of the candidates that the routes use."""
+        return tuple(self.name(c) for c in self.listing.candidates)
+
+    def choose(self, family: Family, sms: int, shape: Shape, takes: Mapping[str, bool]) -> str | None:
+        """The id that serves a shape; takes: by id."""
+        c = buckets.serve(self.listing, family.features(shape, sms), lambda c: takes.get(self.name(c), False))
+        return None if c < 0 else self.name(c)
+
+
+def decide(family: Family, campaign: Campaign, journal: Journal, dtype: str, sms: int) -> Decision:
+    """Routes from what was measured in the phase `tune`. Raises CakeError `tuning/nothing-measured`, `tuning/not-covered`."""
+    entries = [e for e in journal.of("shape") if e["phase"] == TUNE and e["dtype"] == dtype]
+    # a validation shape may show a candidate to be wrong; then it serves nothing, and the routes are made anew without it
+    later = [e for e in journal.of("shape") if e["phase"] != TUNE]
+    wrong = {n for e in later for n, c in e["contenders"].items() if c["check"] == "failed"}
+    wrong |= {c.id for c in campaign.candidates if wrong & set(c.twins.values())}
+    gone = journal.lost_ids | wrong
+    if not trusted(entries, gone):
+        raise _failed("tuning/nothing-measured", f"no candidate of {family.name} for {dtype} was measured and right")
+    seen = observe(family, campaign, dtype, entries, gone, sms)
+    scalars = campaign.contract(dtype).scalar_values()
+    shapes = validate.probes(family, campaign.seed)
+    recipes = [campaign.record(n).recipe for n in seen.candidates]
+    takes = np.array([[admits(r, scalars, s, sms) for r in recipes] for s in shapes])
+    members = {m.kernel: m for m in family.kernels}
+    allowed = [c for c, n in enumerate(seen.candidates) if members[campaign.record(n).kernel].fallback]
+    served = takes.any(axis=1)  # what no kernel takes at all is said by the report, not a reason for no table
+    try:
+        listing = buckets.learn(seen, allowed, takes[served], family.most_variants, campaign.seed)
+    except NotCovered as exc:
+        shape = shapes[int(np.flatnonzero(served)[exc.at])] if exc.at >= 0 else seen.shapes[exc.at + len(seen.shapes)]
+        text = f"no fallback of {family.name} for {dtype} takes {_text(shape)}"
+        raise _failed("tuning/not-covered", text) from exc
+    features = tuple(family.features(s, sms) for s in shapes)
+    return Decision(dtype, seen, listing, tuple(shapes), takes, features)
+
+
+def to_validate(
+    family: Family, campaign: Campaign, decision: Decision, sms: int
+) -> list[tuple[str, Shape, tuple[str, ...]]]:
+    """(set, shape, ids that take it) for the phase `validate`."""
+    scalars = campaign.contract(decision.dtype).scalar_values()
+    recipes = {n: campaign.record(n).recipe for n in decision.named}
+
+    def fitting(shape: Shape) -> tuple[str, ...]:
+        return tuple(n for n, r in recipes.items() if admits(r, scalars, shape, sms))
+
+    rows = validate.plan(
+        family,
+        decision.listing,
+        decision.seen,
+        sms,
+        campaign.settings.unseen,
+        campaign.seed,
+        lambda s: bool(fitting(s)),
+    )
+    return [(name, shape, fitting(shape)) for name, shape in rows]
+
+
+def validated(
+    family: Family, campaign: Campaign, journal: Journal, decision: Decision, sms: int
+) -> list[dict[str, Any]]:
+    """One row per validation shape that was measured: {"set", "dims", "chosen", "best", "loss", "us"}; loss is served time over best,
+    and a time of a boundary within the noise of it counts as it is."""
+    scalars = campaign.contract(decision.dtype).scalar_values()
+    recipes = {n: campaign.record(n).recipe for n in decision.named}
+    rows = []
+    for e in journal.of("shape"):
+        if e["phase"] != VALIDATE or e["dtype"] != decision.dtype:
+            continue
+        us = {n: c["us"] for n, c in e["contenders"].items() if "us" in c and c["check"] == "passed" and n in recipes}
+        takes = {n: admits(r, scalars, e["dims"], sms) for n, r in recipes.items()}
+        chosen = decision.choose(family, sms, e["dims"], takes)
+        if chosen is None or chosen not in us:
+            continue
+        best = min(us, key=lambda n: us[n])
+        loss = round(us[chosen] / us[best], 4)
+        rows.append(
+            {"set": e["set"], "dims": dict(e["dims"]), "chosen": chosen, "best": best, "loss": loss, "us": us[chosen]}
+        )
+    return rows
+
+
+def tuned(decision: Decision) -> list[dict[str, Any]]:
+    """As `validated`, for the tuning shapes: `best` is out of all candidates, not only those that the table names."""
+    seen, chosen = decision.seen, buckets.served(decision.listing, decision.seen)
+    rows = []
+    for s, c in enumerate(chosen):
+        best = int(np.nanargmin(seen.us[s]))
+        rows.append(
+            {
+                "set": "tuned", "dims": dict(seen.shapes[s]), "chosen": decision.name(int(c)), "best": decision.name(best),
+                "loss": round(float(seen.us[s, c] / seen.us[s, best]), 4), "us": float(seen.us[s, c]),
+                "measured": bool(seen.measured[s, c]),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def report(family: Family, campaign: Campaign, journal: Journal, decision: Decision, sms: int) -> dict[str, Any]:
+    """What was proved of the routes of one element type, losses first; plain JSON."""
+    rows = [*tuned(decision), *validated(family, campaign, journal, decision, sms)]
+    logs = [x for _, x in decision.listing.folds]
+    served = decision.probe_takes.any(axis=1)
+    nobody = [s for s, ok in zip(decision.probe_shapes, served, strict=True) if not ok]
+    features = [f for f, ok in zip(decision.probe_features, served, strict=True) if ok]
+    hole = validate.unserved(decision.listing, decision.probe_takes[served], features)
+    return {
+        "losses": sorted((r for r in rows if math.log(r["loss"]) > decision.seen.noise), key=lambda r: -r["loss"]),
+        "sets": validate.losses(rows),
+        "quarters_left_out": {"shapes": len(logs), "loss": round(math.exp(sum(logs) / len(logs)), 4)} if logs else {},
+        "noise": round(math.exp(decision.seen.noise), 4),
+        "least_shapes_of_a_route": decision.listing.least,
+        "overlapping": validate.overlapping(decision.listing, decision.seen),
+        "missing": validate.missing(decision.listing, decision.seen, decision.probe_takes[served], features),
+        "probes": {"count": len(served), "served": int(served.sum()), "taken_by_no_kernel": nobody[:8], "hole": hole},
+        "rows": rows,
+    }  # fmt: skip
+
+
+def entry_dims(journal: Journal, phase: str, dtype: str) -> set[tuple[tuple[str, int], ...]]:
+    """Shapes of a phase that are done."""
+    return {shape_key(e["dims"]) for e in journal.of("shape") if e["phase"] == phase and e["dtype"] == dtype}
+
+
+def _text(shape: Mapping[str, int]) -> str:
+    return " ".join(f"{k}={v}" for k, v in shape.items())
+
+
+def _failed(code: str, message: str) -> CakeError:
+    return CakeError(
+        error(code, "data", message, contract="A table serves every shape that its family's kernels take.")
+    )

@@ -1,0 +1,127 @@
+"""Measured times of one element type as a matrix, with what is missing filled in carefully, and how noisy they are."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from corpus.families import Family, Shape
+from corpus.tuning.campaign import Campaign
+from lowering.recipe import concrete
+from lowering.runtime import stats
+
+UNMEASURED = 1.25
+"""A candidate that was not measured at a shape that it takes was predicted to lose there: it counts as at least so many times the
+best that was measured."""
+AA_SHARE = 0.95
+
+
+@dataclass(frozen=True)
+class Observed:
+    """us[s, c]: median microseconds of candidate c at shape s; NaN where it does not take the shape. measured[s, c]: whether that
+    was measured, not filled in. noise: what equal kernels differ by (the log-ratio that 95 % of the A/A pairs keep within)."""
+
+    shapes: tuple[Shape, ...]
+    features: tuple[Mapping[str, int], ...]
+    candidates: tuple[str, ...]
+    us: np.ndarray
+    measured: np.ndarray
+    noise: float
+
+    @property
+    def takes(self) -> np.ndarray:
+        """takes[s, c]: whether candidate c serves shape s."""
+        return ~np.isnan(self.us)
+
+    def subset(self, rows: Sequence[int]) -> Observed:
+        """The same candidates at some of the shapes."""
+        index = list(rows)
+        return Observed(
+            tuple(self.shapes[i] for i in index), tuple(self.features[i] for i in index), self.candidates, self.us[index],
+            self.measured[index], self.noise,
+        )  # fmt: skip
+
+
+def admits(recipe: Mapping[str, Any], scalars: Mapping[str, float], dims: Mapping[str, int], sms: int) -> bool:
+    """Whether a launch of the recipe exists at a shape."""
+    from cake_ir.diagnostics import CakeError
+
+    try:
+        return bool(concrete(recipe, dims, scalars, sms).steps)
+    except CakeError as exc:
+        if exc.diagnostic.rule != "lowering/shape-not-admitted":
+            raise
+        return False
+
+
+def trusted(entries: Sequence[Mapping[str, Any]], lost: frozenset[str] | set[str]) -> set[str]:
+    """Candidates that were right wherever they ran. One wrong result, one hang, one time that cannot be, and it is out."""
+    seen, bad = set(), set(lost)
+    for e in entries:
+        for name, c in e["contenders"].items():
+            seen.add(name)
+            if c["check"] == "failed" or c.get("doubt"):
+                bad.add(name)
+    return seen - bad
+
+
+def noise(entries: Sequence[Mapping[str, Any]]) -> float:
+    """The A/A bound: |log ratio| of the medians of a candidate and of itself, below which 95 % of the shapes stay; at least the
+    timing gate's own band."""
+    found = sorted(
+        abs(math.log(statistics.median(e["again"]["samples_us"]) / e["contenders"][e["again"]["of"]]["us"]))
+        for e in entries
+        if e.get("again") and e["again"]["samples_us"] and "us" in e["contenders"][e["again"]["of"]]
+    )
+    at = found[min(len(found) - 1, math.ceil(AA_SHARE * len(found)) - 1)] if found else 0.0
+    return max(at, math.log(1 + stats.NOISE))
+
+
+def observe(
+    family: Family, campaign: Campaign, dtype: str, entries: Sequence[Mapping[str, Any]], lost: set[str], sms: int
+) -> Observed:
+    """The matrix of the shapes that were measured, for the candidates that can be trusted."""
+    good = trusted(entries, lost)
+    names = [c.id for c in campaign.candidates if c.id in good and c.dtype == dtype]
+    scalars = campaign.contract(dtype).scalar_values()
+    us = np.full((len(entries), len(names)), np.nan)
+    measured = np.zeros(us.shape, dtype=bool)
+    for s, e in enumerate(entries):
+        for c, name in enumerate(names):
+            if "us" in e["contenders"].get(name, {}):
+                us[s, c], measured[s, c] = e["contenders"][name]["us"], True
+    taken = measured.copy()
+    for c, name in enumerate(names):
+        recipe = campaign.record(name).recipe
+        for s, e in enumerate(entries):
+            taken[s, c] = taken[s, c] or admits(recipe, scalars, e["dims"], sms)
+    _fill(campaign, names, entries, us, taken)
+    shapes = tuple(dict(e["dims"]) for e in entries)
+    keep = [s for s in range(len(shapes)) if measured[s].any()]
+    found = Observed(shapes, tuple(family.features(s, sms) for s in shapes), tuple(names), us, measured, noise(entries))
+    return found.subset(keep)
+
+
+def _fill(
+    campaign: Campaign, names: Sequence[str], entries: Sequence[Mapping[str, Any]], us: np.ndarray, taken: np.ndarray
+) -> None:
+    """Estimates where a candidate takes a shape and was not measured: its prediction, corrected by what its measured ones were off
+    by, and no better than `UNMEASURED` times the best."""
+    number = {tuple(sorted(e.dims.items())): i for i, e in enumerate(campaign.shapes)}
+    rows = [number.get(tuple(sorted(e["dims"].items()))) for e in entries]
+    real = us.copy()
+    for c, name in enumerate(names):
+        predicted = campaign.predictions.get(name, ())
+        told = [predicted[r] if r is not None and r < len(predicted) else None for r in rows]
+        off = [math.log(real[s, c] / p) for s, p in enumerate(told) if p and not np.isnan(real[s, c])]
+        factor = math.exp(statistics.median(off)) if off else 1.0
+        for s, p in enumerate(told):
+            if not taken[s, c] or not np.isnan(us[s, c]) or np.isnan(real[s]).all():
+                continue
+            least = UNMEASURED * float(np.nanmin(real[s]))
+            us[s, c] = max(p * factor, least) if p else least

@@ -1,0 +1,157 @@
+"""`cake tune FAMILY --prepare DIR`: seeds through the gates, predictions, the shortlist compiled, everything into a folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cake_ir.diagnostics import CakeError, error
+from corpus.contract import contracts
+from corpus.families import Family, Shape
+from corpus.tuning import campaign, rank
+from corpus.tuning.campaign import Campaign, Record, Rejected, Settings, ShapeEntry
+from corpus.tuning.candidates import Candidate, Rejection, compile_all, enumerate_seeds, twin
+
+Progress = Callable[[float, float | None, str], None]
+WARM_SHARE = 2.0
+"""A timed sample runs once untimed before it counts."""
+
+
+def entries(family: Family, only: Sequence[Shape] = ()) -> list[tuple[str, Shape]]:
+    """(set, shape) to tune on; only: these shapes instead of the family's. Raises CakeError `tuning/bad-shape`."""
+    for shape in only:
+        if not family.admits(shape):
+            ranges = ", ".join(f"{d} {low}..{high}" for d, (low, high) in family.ranges.items())
+            steps = "".join(f", {d} a multiple of {n}" for d, n in family.steps.items())
+            law = f"A shape of {family.name} gives {ranges}{steps}."
+            raise CakeError(
+                error("tuning/bad-shape", "data", f"{dict(shape)} is not served by {family.name}", contract=law)
+            )
+    if only:
+        large = {tuple(sorted(s.items())) for name in family.large for s in family.shapes.get(name, ())}
+        return [(family.large[0] if tuple(sorted(s.items())) in large else "given", dict(s)) for s in only]
+    return [(name, shape) for name, shapes in family.tuning_shapes().items() for shape in shapes]
+
+
+def sample_cost_s(us: float, settings: Settings) -> float:
+    """GPU seconds of measuring a candidate at one shape: warm-up, then rounds of a sample with its untimed lead."""
+    length = max(settings.sample_ms * 1e3, us)
+    return (WARM_SHARE * settings.rounds * length + max(settings.warmup_ms * 1e3, us)) * 1e-6
+
+
+def cost_s(predicted: Mapping[int, float], settings: Settings) -> float | None:
+    """GPU seconds of measuring a seed at every tuning shape that it takes, by its predicted times; None without any."""
+    return sum(sample_cost_s(us, settings) for us in predicted.values()) if predicted else None
+
+
+def prepare(
+    family: Family, directory: Path, *, target: str, settings: Settings, seed: int, command: str, date: str, commit: str,
+    cache_dir: Path | None, only: Sequence[Shape] = (), progress: Progress = lambda done, total, what: None,
+) -> Campaign:  # fmt: skip
+    """Write the campaign folder and return what is in it.
+
+    Raises CakeError: `tuning/bad-member`, `tuning/bad-shape`, `tuning/no-candidate`; OSError where the folder cannot be written.
+    """
+    start = time.monotonic()
+    shapes = entries(family, only)
+    found = enumerate_seeds(family, target, progress)
+    dims = [shape for _, shape in shapes]
+    predicted = rank.predict_all(found.candidates, dims, progress)
+    rejected = [_rejected(r, _bound_predictions(r, family, target, dims), settings) for r in found.rejections]
+    chosen = rank.shortlist(found.candidates, predicted, len(dims), settings.compiled, settings.within)
+    compiled, refused = compile_all(chosen, cache_dir, progress)
+    rejected += [_rejected(r, predicted[r.seed.id], settings) for r in refused]
+    if not compiled:
+        raise CakeError(error("tuning/no-candidate", "data", f"no seed of {family.name} passes the gates for {target}",
+                              contract="A family has a member that verifies and compiles."))  # fmt: skip
+    twins: list[Candidate] = []
+    for dtype in family.alike:
+        wanted = [twin(family, c, dtype, target) for c in compiled if c.seed.dtype == family.alike[dtype]]
+        rejected += [_rejected(w, {}, settings) for w in wanted if isinstance(w, Rejection)]
+        kept, refused = compile_all([w for w in wanted if isinstance(w, Candidate)], cache_dir, progress)
+        rejected += [_rejected(r, {}, settings) for r in refused]
+        twins += kept
+    order: dict[str, list[tuple[str, ...]]] = {}
+    for dtype in family.tuned_dtypes:
+        own = [c for c in compiled if c.seed.dtype == dtype]
+        most = [_most(family, name, settings) for name, _ in shapes]
+        order[dtype] = [tuple(rank.to_measure(own, predicted, i, n, settings.within)) for i, n in enumerate(most)]
+    made = Campaign(
+        family=family.name, target=target, date=date, commit=commit, command=command, compiler=_compiler(compiled), seed=seed,
+        settings=settings, contracts={d: {"name": n, "digest": contracts()[n].digest} for d, n in family.contracts.items()},
+        kernels={c.seed.kernel: campaign.Kernel(text=c.entry.text(), kernel=c.entry.kernel, content_id=c.content_id) for c in compiled},
+        candidates=tuple([_record(family, c, twins) for c in compiled] + [_record(family, c, []) for c in twins]),
+        shapes=tuple(
+            ShapeEntry(set=name, dims=shape, candidates={d: order[d][i] for d in order if order[d][i]})
+            for i, (name, shape) in enumerate(shapes)
+        ),
+        predictions={c.id: tuple(_short(predicted[c.id].get(i)) for i in range(len(dims))) for c in compiled},
+        seeds=found.seeds, verified=len(found.candidates), rejected=tuple(rejected), prepare_s=round(time.monotonic() - start, 1),
+    )  # fmt: skip
+    code = {b.sha256: b.cubin for c in (*compiled, *twins) for b in c.builds}
+    campaign.write(directory, made, code)
+    return made
+
+
+def _most(family: Family, name: str, settings: Settings) -> int:
+    return settings.per_large if name in family.large else settings.per_shape
+
+
+def _short(us: float | None) -> float | None:
+    return None if us is None else float(f"{us:.5g}")
+
+
+def _bound_predictions(r: Rejection, family: Family, target: str, dims: Sequence[Shape]) -> dict[int, float]:
+    """Predicted times of a seed that bound and was rejected later."""
+    if r.gate == "bind":
+        return {}
+    from corpus import executable
+    from corpus.tuning.candidates import member_source
+
+    source = member_source(family, r.seed.kernel, target)
+    contract = contracts()[family.contracts[r.seed.dtype]]
+    return rank.predict(executable.load(source.file, r.seed.bindings, target, source.entry.kernel), contract, dims)
+
+
+def _rejected(r: Rejection, predicted: Mapping[int, float], settings: Settings) -> Rejected:
+    cost = cost_s(predicted, settings)
+    if r.hangs:
+        cost = (cost or 0.0) + settings.hang + settings.restart
+    s = r.seed
+    return Rejected(
+        id=s.id, kernel=s.kernel, bindings=dict(s.bindings), dtype=s.dtype, gate=r.gate, rule=r.rule, reason=r.reason[:400],
+        hangs=r.hangs, cost_s=None if cost is None else round(cost, 4),
+    )  # fmt: skip
+
+
+def _record(family: Family, c: Candidate, twins: Sequence[Candidate]) -> Record:
+    mates = {t.seed.dtype: t.id for t in twins if t.seed.kernel == c.seed.kernel and _schedule(t) == _schedule(c)}
+    return Record(
+        id=c.id, kernel=c.seed.kernel, bindings=dict(c.seed.bindings), dtype=c.seed.dtype, dtypes=c.executable.fits(c.contract),
+        content_id=c.content_id, variant_id=c.variant_id, recipe=c.executable.recipe,
+        cubins={k: b.sha256 for k, b in zip(_keys(c), c.builds, strict=True)}, resources=tuple(_resources(b) for b in c.builds),
+        twins=mates, twin=c.seed.dtype in family.alike,
+    )  # fmt: skip
+
+
+def _keys(c: Candidate) -> list[str]:
+    from lowering.cache import cubin_key
+    from lowering.compile import DEFAULT_OPTIONS
+
+    return [cubin_key(e.cuda, e.arch, DEFAULT_OPTIONS) for e in c.executable.emitted]
+
+
+def _schedule(c: Candidate) -> dict[str, Any]:
+    """The bindings without the element type."""
+    return {k: v for k, v in c.seed.bindings.items() if v != c.seed.dtype}
+
+
+def _resources(build: Any) -> dict[str, Any]:
+    report = build.report()
+    return {**report["resources"], "blocks_per_sm": report["blocks_per_sm"], "limited_by": report["limited_by"]}
+
+
+def _compiler(compiled: Sequence[Candidate]) -> str:
+    return f"NVRTC {compiled[0].builds[0].compiled.nvrtc_version}"
