@@ -17,7 +17,7 @@ from tests.lowering.emit_helpers import bind_text, corpus_kernel
 
 CORPUS = [
     ("kmeans_assign", None), ("kmeans_packed", None), ("gemm_sm90", None), ("gemm_sm80", None), ("gemm_sm100", None),
-    ("rmsnorm", "sm_80"), ("rmsnorm", "sm_90a"), ("softmax", "sm_100a"),
+    ("kmeans_split", None), ("rmsnorm", "sm_80"), ("rmsnorm", "sm_90a"), ("softmax", "sm_100a"),
 ]  # fmt: skip
 
 
@@ -241,6 +241,65 @@ def test_lanes_of_a_thread_role_meet_a_sync_of_all_threads_together():
 def test_roles_of_one_warpgroup_share_one_setmaxnreg():
     """PTX ISA, setmaxnreg: all warps of a warpgroup execute the same instruction."""
     cuda = emit(corpus_kernel("kmeans_bias")).cuda
-    assert cuda.count("set_registers_dec<32>()") == 1
-    first = cuda.index("set_registers_dec<32>()")
-    assert first < cuda.index("// producer:") < cuda.index("// norms:") < cuda.index("set_registers_inc<160>()")
+    assert cuda.count("set_registers_dec<56>()") == 1
+    first = cuda.index("set_registers_dec<56>()")
+    assert first < cuda.index("// producer:") < cuda.index("// norms:") < cuda.index("set_registers_inc<152>()")
+
+
+def test_only_barriers_that_a_peer_arrives_at_are_acquired_at_cluster_scope():
+    """Such an acquire empties the L1 cache, and causality passes through the CTA's own barriers whatever their scope."""
+    cuda = emit(corpus_kernel("kmeans_split", S=2, WG=1)).cuda
+    names = {m[1]: m[2] for m in re.finditer(r"smem_base \+ (\d+)(?: \+ 8 \* i)?, \d+\);  // (\w+)", cuda)}
+    waited = re.findall(r"^ *cake::(mbar_wait\w*)\(.*?(\d{5,})(?:\)?, )", cuda, re.M)
+    assert {names[at] for form, at in waited if form == "mbar_wait_cluster"} == {"parts", "merged"}
+    assert {names[at] for form, at in waited if form == "mbar_wait"} == {
+        "x_full", "x_free", "full", "free", "bias_full", "bias_free",
+    }  # fmt: skip
+
+
+def test_a_cluster_meets_without_a_memory_barrier_unless_plain_stores_are_published():
+    """fence.mbarrier_init has released the barriers; the address of tensor memory is a store of a thread."""
+    assert "cake::cluster_meet();" in emit(corpus_kernel("kmeans_split", S=2, WG=1)).cuda
+    with_tmem = emit(corpus_kernel("gemm_sm100")).cuda
+    assert "cluster_meet" not in with_tmem and "cake::cluster_sync();" in with_tmem
+
+
+PRODUCT = """
+@kernel(target="sm_90a")
+def product(a: In[bf16, M, K], b: In[bf16, K, 128], d: Out[f32, M, 128], *, CLUSTER: (1, 2) = 2):
+    where(K > 0, K % 8 == 0)
+    launch(ctas=CLUSTER * ceil_div(M, 64 * CLUSTER), cluster=CLUSTER)
+    producer = role(thread, warps=4)
+    math = role(warpgroup)
+    a_s = smem(bf16, 64, 64, swizzle=128, stages=2)
+    b_s = smem(bf16, 64, 128, swizzle=128, stages=2)
+    full = mbarrier(stages=2)
+    free = mbarrier(stages=2)
+    with math:
+        acc = fragment(f32, wgmma_d[64, 128])
+    for n in range(ceil_div(K, 64)):
+        with producer:
+            wait(free[n - 2])
+            expect(full[n])
+            tma_load(a_s[n], a[64 * cta:, 64 * n:], signal=full[n])
+            tma_load(b_s[n], b[64 * n:, :], signal=full[n])
+        with math:
+            wait(full[n])
+            wgmma(acc, a_s[n], b_s[n].T, init=n == 0)
+            wgmma_commit()
+            wgmma_wait(0)
+            arrive(free[n])
+    with math:
+        store(d[64 * cta:, :], acc)
+"""
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_a_cta_rank_stays_out_of_the_descriptor(cluster):
+    """Of an MN-major operand, whose LBO lies where a cluster puts the rank of a shared address; K-major ones have no LBO."""
+    cuda = emit(bind_text(PRODUCT, CLUSTER=cluster)).cuda
+    descriptors = dict(re.findall(r"(desc_[ab]) = (.*);", cuda))
+    assert ("& 0x3ffff) >> 4" in descriptors["desc_b"]) == (cluster == 2)
+    assert "& 0x3ffff" not in descriptors["desc_a"]
+    lead = int(descriptors["desc_b"].split("ull")[0], 16) >> 16 & 0x3FFF
+    assert lead * 16 == 64 * 128, "one panel of 64 columns"
