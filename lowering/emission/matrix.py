@@ -127,6 +127,9 @@ def mma(c: Context, op: Op) -> None:
 
 # ---- shared-memory descriptors -----------------------------------------------------------------------------------------
 
+START_MASK = 0x3FFFF
+"""What of a shared address a descriptor holds: 14 bits of units of 16 bytes."""
+
 
 @dataclass(frozen=True)
 class MatrixOperand:
@@ -180,7 +183,12 @@ def descriptor_bits(m: MatrixOperand, layout: dict[int, int], shift: int, extra:
 
 def _descriptor(c: Context, op: Op, operand: str, m: MatrixOperand, bits: int, steps: int, blocks: int = 1) -> str:
     """Compute the descriptor of the first step into a constant; its name."""
-    name = c.hoist(f"desc_{operand}", "cake::u64", f"{bits:#x}ull | static_cast<cake::u64>(({c.sx.top(m.start)}) >> 4)")
+    start = f"({c.sx.top(m.start)})"
+    if m.view.transposed and c.kernel.launch.cluster > 1:
+        # In a cluster a shared address carries the CTA's rank from bit 24 on (seen on the H200), which would fall into LBO.
+        # Swizzled K-major operands have no LBO, so their descriptors do without the mask.
+        start = f"({start} & {START_MASK:#x})"
+    name = c.hoist(f"desc_{operand}", "cake::u64", f"{bits:#x}ull | static_cast<cake::u64>({start} >> 4)")
     c.record(
         "smem_descriptor",
         op,
