@@ -30,6 +30,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -387,8 +388,7 @@ def contracts(extra_dir: str | Path | None = None, bad: list[Diagnostic] | None 
     """
     found: dict[str, Contract] = {}
     for module in _BUILT_IN:
-        c = importlib.import_module(f"corpus.contracts.{module}").CONTRACT
-        found[c.name] = c
+        found.update({c.name: c for c in _declared(importlib.import_module(f"corpus.contracts.{module}"))})
     if extra_dir is not None:
         for path in _files(Path(extra_dir)):
             try:
@@ -427,11 +427,16 @@ def load_file(path: Path) -> list[Contract]:
         line = getattr(exc, "lineno", None) or _line_in(exc, path)
         del sys.modules[name]
         _bad_file(path, f"failed to load: {type(exc).__name__}: {exc}", line)
-    found = getattr(module, "CONTRACTS", None)
-    found = [module.CONTRACT] if found is None and hasattr(module, "CONTRACT") else list(found or [])
+    found = _declared(module)
     if not found or not all(isinstance(c, Contract) for c in found):
         _bad_file(path, "must define CONTRACT (a corpus.contract.Contract) or CONTRACTS (a list of them)")
     return [_of_operator(c, path) for c in found]
+
+
+def _declared(module: ModuleType) -> list[Any]:
+    """What a module calls CONTRACTS, or else its CONTRACT."""
+    found = getattr(module, "CONTRACTS", None)
+    return [module.CONTRACT] if found is None and hasattr(module, "CONTRACT") else list(found or [])
 
 
 _FUNCTIONS = ("oracle", "judge", "solution", "generate", "flops", "bytes_moved")
