@@ -111,34 +111,40 @@ def _s(b: int, n: int, c: int, d: int) -> Shape:
     return {"B": b, "N": n, "C": c, "D": d}
 
 
-CONTRACT = Contract(
-    name="kmeans_assign",
-    summary="label[b, n] = argmin over c of |c|^2 - 2 x.c: x[B, N, D], c[B, C, D] bf16, c_sq[B, C] f32, label i32.",
-    dims={"B": "independent problems", "N": "points", "C": "centroids", "D": "features"},
-    tensors=(
-        TensorSpec("x", "in", "bf16", ("B", "N", "D"), "points"),
-        TensorSpec("c", "in", "bf16", ("B", "C", "D"), "centroids"),
-        TensorSpec("c_sq", "in", "f32", ("B", "C"), "squared norms of the bf16 centroids"),
-        TensorSpec("label", "out", "i32", ("B", "N"), "index of the nearest centroid"),
-    ),
-    oracle=None,
-    judge=judge,
-    solution=solution,
-    generate=generate,
-    flops=flops,
-    limit=2.0**40,
-    least={"C": 1},
-    precision="x.c is accumulated in f32 from exact bf16 products and scores are compared in f32. Either of two "
-    "candidates is right whose scores differ by at most (2**-17 + 2 gamma(D)) (|c|^2 + 2 sum |x c|); no other label "
-    "is. Inputs are finite and at most 2**40 in magnitude.",
-    shapes={
-        "tuning": (_s(32, 65536, 1024, 128), _s(8, 8192, 512, 128), _s(1, 262144, 4096, 128), _s(2, 262144, 256, 128),
-                   _s(8, 131072, 1000, 128)),
-        "heldout": (_s(1, 1000000, 1024, 128), _s(7, 2432, 1024, 128), _s(4, 4480, 512, 128), _s(3, 10007, 777, 120),
-                    _s(4, 8192, 1024, 112)),
-        "boundary": (_s(1, 1, 1, 8), _s(1, 127, 5, 64), _s(2, 129, 128, 64), _s(1, 128, 129, 128),
-                     _s(2, 300, 257, 120), _s(1, 40, 40, 16)),
-    },
-    baselines=("flash_kmeans", "flashlib_triton"),
-    flop_unit="bf16",
-)  # fmt: skip
+def _contract(name: str, dtype: str, limit: float) -> Contract:
+    return Contract(
+        name=name,
+        summary=f"label[b, n] = argmin over c of |c|^2 - 2 x.c: x[B, N, D], c[B, C, D] {dtype}, c_sq[B, C] f32, label i32.",
+        dims={"B": "independent problems", "N": "points", "C": "centroids", "D": "features"},
+        tensors=(
+            TensorSpec("x", "in", dtype, ("B", "N", "D"), "points"),
+            TensorSpec("c", "in", dtype, ("B", "C", "D"), "centroids"),
+            TensorSpec("c_sq", "in", "f32", ("B", "C"), f"squared norms of the {dtype} centroids"),
+            TensorSpec("label", "out", "i32", ("B", "N"), "index of the nearest centroid"),
+        ),
+        oracle=None,
+        judge=judge,
+        solution=solution,
+        generate=generate,
+        flops=flops,
+        limit=limit,
+        least={"C": 1},
+        precision=f"x.c is accumulated in f32 from exact {dtype} products and scores are compared in f32. Either of two "
+        "candidates is right whose scores differ by at most (2**-17 + 2 gamma(D)) (|c|^2 + 2 sum |x c|); no other label "
+        f"is. Inputs are finite and at most 2**{math.log2(limit):g} in magnitude.",
+        shapes={
+            "tuning": (_s(32, 65536, 1024, 128), _s(8, 8192, 512, 128), _s(1, 262144, 4096, 128),
+                       _s(2, 262144, 256, 128), _s(8, 131072, 1000, 128)),
+            "heldout": (_s(1, 1000000, 1024, 128), _s(7, 2432, 1024, 128), _s(4, 4480, 512, 128), _s(3, 10007, 777, 120),
+                        _s(4, 8192, 1024, 112)),
+            "boundary": (_s(1, 1, 1, 8), _s(1, 127, 5, 64), _s(2, 129, 128, 64), _s(1, 128, 129, 128),
+                         _s(2, 300, 257, 120), _s(1, 40, 40, 16)),
+        },
+        baselines=("flash_kmeans", "flashlib_triton"),
+        flop_unit=dtype,
+    )  # fmt: skip
+
+
+CONTRACT = _contract("kmeans_assign", "bf16", 2.0**40)
+CONTRACTS = (CONTRACT, _contract("kmeans_assign_f16", "f16", 2.0**15))
+"""One problem in two element types; families serve both by one kernel text (tunable DT)."""
