@@ -382,10 +382,13 @@ class _Search:
                 unmet.append(f"{goal}: {why} ({shape})")
             else:
                 chosen.setdefault((witness.dims, witness.sms, witness.oracle), witness)
+        # the limit is on uses of rings; what comes beyond it stands for something that none of the others can show
+        uses = [at for at, w in chosen.items() if "tiles" not in w.goal]
+        for at in uses[MAX_WITNESSES:]:
+            del chosen[at]
         self.reach(chosen)
-        # beyond the limit: each stands for something that none of the others can show
         more = [*self.empty(chosen), *self.apart(chosen), *self.corners(chosen)]
-        found = (*tuple(chosen.values())[:MAX_WITNESSES], *more)
+        found = (*chosen.values(), *more)
         return WitnessSet(found, *self.coverage(found, unmet), longest, self.endless)
 
     def reach(self, chosen: dict[Any, Witness]) -> None:

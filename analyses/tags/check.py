@@ -32,12 +32,16 @@ def check_tags(bound: BoundKernel, derived: Derived) -> tuple[list[Diagnostic], 
     events, longer = 0, False
     widths: dict[str, int] = {}
     shapes = _chosen(derived)
+    # where those are too long, the largest of the others that is not
+    spare = sorted((w for w in derived.witnesses if w not in shapes), key=lambda w: sum(w.shape.values()))
     for w in shapes:
         laws = Laws(Values(), skeleton.extents(w.shape, w.sms))
         try:
             traces = skeleton.run(w.shape, None, w.sms, w.oracle, _ctas(bound, w), limit=LIMIT)
             Run(bound, derived, sources, laws).run(traces)
         except (SkeletonLimit, AssumeViolated, ArithmeticError, LookupError, ValueError):
+            if w is shapes[-1] and not ran and spare:
+                shapes.append(spare.pop())
             continue
         except Stuck:
             why = "the agents wait for each other in the one order that is tried"
