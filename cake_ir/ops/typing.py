@@ -3,6 +3,7 @@ gives the results; a test fails if an op lacks one."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -128,8 +129,11 @@ def smem_view(call: Call, name: str) -> B.View:
     return view
 
 
-def panel_aligned(call: Call, view: B.View, name: str, row_step: int = 8, col_bytes: int = 16) -> None:
-    """Starts at 8 rows and 16 bytes; .cols stays inside one panel or takes whole ones."""
+def panel_aligned(
+    call: Call, view: B.View, name: str, row_step: int = 8, col_bytes: int = 16, box: bool = True
+) -> None:
+    """Starts at 8 rows and 16 bytes; .cols stays inside one panel or takes whole ones. `box`: the columns are those of a
+    copy, whose pieces divide a panel evenly; a matrix operand that starts a panel may also end inside one."""
     b = view.buffer
     size = b.dtype.bytes
     if view.rows < b.rows or not (isinstance(view.row0, B.SConst) and view.row0.value == 0):
@@ -149,9 +153,13 @@ def panel_aligned(call: Call, view: B.View, name: str, row_step: int = 8, col_by
         )
     if b.swizzle and view.cols != b.cols:
         span = b.swizzle // size
-        whole = view.cols % span == 0 and call.multiple(view.col0, span)
+        whole = (view.cols % span == 0 or not box) and call.multiple(view.col0, span)
         step = call.divisor(view.col0)
         inside = view.cols <= span and span % view.cols == 0 and (step == 0 or step % view.cols == 0)
+        if not box:
+            # a start that is a multiple of `step` (0: it is 0) leaves at least gcd(step, span) columns of its panel
+            left = span - int(view.col0.value) % span if isinstance(view.col0, B.SConst) else math.gcd(step, span)
+            inside = view.cols <= left or call.multiple(view.col0, span)  # from a panel's begin, panel by panel
         if not whole and not inside:
             call.fail(
                 "hardware/panel-crossing",

@@ -437,7 +437,7 @@ def _matrix(call: Call, view: B.View, type_: Any) -> None:
             "view",
             "PTX ISA, ldmatrix: each row address is 16-byte aligned.",
         )
-    panel_aligned(call, view, "view")
+    panel_aligned(call, view, "view", box=False)
     call.operands["view"] = view
 
 

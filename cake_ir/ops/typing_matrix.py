@@ -58,7 +58,7 @@ def _operand(call: Call, view: B.View, name: str, rows: int, k: int, step: int) 
             name,
             "PTX ISA, wgmma: the transpose immediates exist for f16 and bf16 only.",
         )
-    panel_aligned(call, view, name, col_bytes=32 if not view.transposed else 16)
+    panel_aligned(call, view, name, col_bytes=32 if not view.transposed else 16, box=False)
     if k % step:
         call.fail("hardware/mma-shape", f"K = {k} is not a multiple of {step}", name)
 

@@ -127,6 +127,15 @@ def test_a_warpgroup_starts_at_a_multiple_of_four_warps() -> None:
     assert findings(text) == [("hardware/warpgroup-alignment", line_of("math = role"))]
 
 
+@pytest.mark.parametrize(("start", "count"), [(0, 48), (16, 48), (48, 16), (0, 16)])
+def test_a_matrix_operand_may_be_part_of_a_panel(start: int, count: int) -> None:
+    """K steps of 16 columns are addressed one by one, so any of them inside a panel will do; a copy moves even parts."""
+    part = f".cols({start}, {count})"
+    bound(BASE.replace("64 * wg, 64), b_s[n])", f"64 * wg, 64){part}, b_s[n]{part})"))
+    copy = BASE.replace("tma_load(b_s[n], b[0:, k * 64:]", "tma_load(b_s[n].cols(0, 48), b[0:, k * 64:]")
+    assert findings(copy) == [("hardware/panel-crossing", line_of("tma_load(b_s"))]
+
+
 def test_base_binds() -> None:
     kernel = bound(BASE)
     assert [r.first_warp for r in kernel.roles] == [0, 4]

@@ -1,4 +1,5 @@
-"""**Checks.** `.cols` of a tile wider than its swizzle span stays inside one panel or takes whole ones.
+"""**Checks.** `.cols` of a swizzled tile stays inside one panel (a span of columns) or takes whole ones. Operands of matrix
+instructions, `ldmatrix` and `stmatrix`, which address every K step by itself, may also start at a panel and end inside one.
 
 **Why.** Panels lie one after the other in memory: columns 32 to 95 of a 128-byte panel of bf16 are not adjacent.
 """
