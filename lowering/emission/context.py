@@ -109,7 +109,14 @@ class Context:
         }
         # mbarriers order accesses of one CTA by default. Only plain accesses to a peer's shared memory, or to global memory
         # that CTAs of a cluster hand to each other, need the costlier cluster scope; copies signal their own completion.
+        # Of the waits only those at barriers where a peer arrives: causality is transitive, whatever the scopes of its steps
+        # (PTX ISA, Memory consistency model: base causality order), and each of these acquires empties the L1 cache.
         self.cluster_scope = self.kernel.launch.cluster > 1 and any(_crosses_ctas(s) for s in walk(self.kernel.body))
+        self.peer_barriers = {
+            s.operands["bar"].barrier
+            for s in walk(self.kernel.body)
+            if isinstance(s, Op) and s.name == "arrive" and s.operands["bar"].rank is not None
+        }
         self.cta_group = max(
             (s.attrs.get("cta_group", 1) for s in walk(self.kernel.body) if isinstance(s, Op)), default=1
         )

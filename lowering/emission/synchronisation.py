@@ -14,7 +14,7 @@ def wait(c: Context, op: Op) -> None:
     stages = bar.barrier.stages
     base, offset = split_sum(bar.use)
     ring = offset < 0 and base is not None and -offset % stages == 0 and c.facts.nonnegative(base)
-    if c.cluster_scope:
+    if c.cluster_scope and bar.barrier in c.peer_barriers:
         call = c.helpers.use("mbar_wait_cluster")
     else:
         call = c.helpers.use("mbar_wait" if c.has("mbarrier_try_wait") else "mbar_test_wait")

@@ -157,6 +157,13 @@ __device__ __forceinline__ void bar_arrive() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 """,
+    # What the arrival publishes are initialised mbarriers, which fence.mbarrier_init has released: no memory barrier.
+    "cluster_meet": _D
+    + """void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+""",
     "cluster_sync_any": _D
     + """void cluster_sync_any() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");

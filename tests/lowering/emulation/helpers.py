@@ -17,12 +17,15 @@ FIXED = {
     "mbar_wait": "inline void mbar_wait(u32 b, u32 parity) { host::owner(b).bar(b % host::WINDOW).wait(parity); }",
     "map_to_rank": "inline u32 map_to_rank(u32 a, u32 r) { return (r + 1) * host::WINDOW + a % host::WINDOW; }",
     "mbar_arrive_on": "inline void mbar_arrive_on(u32 b, u32 r) { mbar_arrive(map_to_rank(b, r)); }",
+    "mbar_wait_cluster": "inline void mbar_wait_cluster(u32 b, u32 parity) { mbar_wait(b, parity); }",
+    "mbar_arrive_on_cluster": "inline void mbar_arrive_on_cluster(u32 b, u32 r) { mbar_arrive(map_to_rank(b, r)); }",
     "bar_sync": "template <int I, int N> void bar_sync() { host::cta().named[I].arrive(N, true); }",
     "bar_arrive": "template <int I, int N> void bar_arrive() { host::cta().named[I].arrive(N, false); }",
     "bar_sync_id": "inline void bar_sync_id(int i, int n) { host::cta().named[i].arrive(n, true); }",
     "bar_arrive_id": "inline void bar_arrive_id(int i, int n) { host::cta().named[i].arrive(n, false); }",
     "cta_sync_any": "inline void cta_sync_any() { __syncthreads(); }",
     "cluster_sync": "inline void cluster_sync() { host::cluster->meeting.arrive(host::cluster->threads, true); }",
+    "cluster_meet": "inline void cluster_meet() { host::cluster->meeting.arrive(host::cluster->threads, true); }",
     "cp_async_wait": "template <int N> void cp_async_wait() {}",
     "bulk_wait": "template <int N> void bulk_wait() {}",
     "bulk_wait_read": "template <int N> void bulk_wait_read() {}",
@@ -63,6 +66,7 @@ FIXED = {
 NEEDS = {
     "timeline_start": ["timeline_clock"], "timeline_mark": ["timeline_clock"],
     "floor_mod": ["floor_div"], "mbar_expect": ["mbar_arrive"], "mbar_arrive_on": ["map_to_rank", "mbar_arrive"],
+    "mbar_arrive_on_cluster": ["map_to_rank", "mbar_arrive"], "mbar_wait_cluster": ["mbar_wait"],
 }  # fmt: skip
 SILENT = re.compile(
     r"(fence_async_\w+|wgmma_fence|wgmma_commit|cp_async_commit|bulk_commit|tcgen05_fence_\w+|tcgen05_wait_\w+|griddep_\w+)\Z"

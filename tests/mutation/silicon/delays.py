@@ -32,7 +32,7 @@ __device__ __forceinline__ void delay(unsigned site) {
 """
 
 _AFTER = re.compile(
-    r"^\s*(?:cake::(?:mbar_wait|mbar_try_wait|bar_sync|cta_sync|cluster_sync|griddep_wait|cluster_wait|cp_async_wait|bulk_wait|wgmma_wait<0>|"
+    r"^\s*(?:cake::(?:mbar_wait|mbar_try_wait|bar_sync|cta_sync|cluster_sync|cluster_meet|griddep_wait|cluster_wait|cp_async_wait|bulk_wait|wgmma_wait<0>|"
     r"grid_)\w*.*|__syncthreads\(\));(?:\s*//.*)?$"
 )
 _BEFORE = re.compile(r"^\s*cake::(?:mbar_arrive|mbar_expect|tma_store|bulk_store|cp_async_commit)\w*\(.*;$")
