@@ -24,6 +24,9 @@ IDS = [f"{n} {t}" for n, t in ENTRIES]
 SMALL: dict[str, dict[str, int]] = {
     "kmeans_assign": {"STAGES": 2},
     "kmeans_packed": {"STAGES": 2},
+    "kmeans_split": {"DP": 128, "STAGES": 2},
+    "kmeans_split_cluster": {"DP": 128, "BC": 64, "STAGES": 4},
+    "kmeans_split_f16": {"DP": 128, "WG": 1, "STAGES": 3},
     "gemm_sm90": {"STAGES": 2},
     "gemm_sm80": {"STAGES": 2},
     "gemm_sm100": {"STAGES": 2, "BN": 128},
@@ -36,6 +39,9 @@ SMALL: dict[str, dict[str, int]] = {
 CODE: dict[str, tuple[str, ...]] = {
     "kmeans_assign": (r"UTMALDG\..*", r"HGMMA\.64x128x16\.F32\.BF16.*", r"SYNCS\.PHASECHK\..*", r"USETMAXREG\..*"),
     "kmeans_packed": (r"UTMALDG\..*", r"HGMMA\.64x128x16\.F32\.BF16.*", r"LDSM\..*", r"USETMAXREG\..*"),
+    "kmeans_split": (r"UTMALDG\..*", r"HGMMA\.64x128x16\.F32\.BF16.*", r"LDSM\..*", r"USETMAXREG\..*"),
+    "kmeans_split_cluster": (r"UCGABAR_WAIT.*", r"HGMMA\.64x128x16\.F32\.BF16.*", r"ST\.E", r"ACQBULK"),
+    "kmeans_split_f16": (r"UTMALDG\..*", r"HGMMA\.64x64x16\.F32", r"UCGABAR_WAIT.*"),
     "gemm_sm90": (r"UTMALDG\..*MULTICAST.*", r"HGMMA\.64x256x16\.F32\.BF16.*", r"STSM\..*", r"UTMASTG\..*"),
     "gemm_sm80": (r"LDGSTS\..*", r"LDSM\..*", r"HMMA\.16816\.F32\.BF16.*"),
     "gemm_sm100": (r"UTCHMMA\.2CTA.*", r"LDTM.*", r"UTCBAR.*MULTICAST.*", r"UTMASTG\..*"),

@@ -49,6 +49,14 @@ def test_counts_bytes_and_memory(
     assert d.smem_bytes >= d.smem_used + d.align - 16
 
 
+def test_a_release_that_only_the_third_tile_makes_is_counted() -> None:
+    """Rings of 2, 4 and 6 stages have more goals than the limit: goals about tiles come on top of it."""
+    text = (Path(__file__).parents[2] / "corpus" / "kernels" / "kmeans_split.cake").read_text()
+    d = derive(bound(text, DP=64, S=2, G=2, WG=1, STAGES=6))
+    assert d.diagnostics == ()
+    assert by_name(d.arrivals)["merged"] == 4 and by_name(d.arrivals)["parts"] == 16
+
+
 def test_two_loaders_expect_their_own_bytes() -> None:
     kernel = bound(SPLIT_K)
     d = derive(kernel)
