@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +20,9 @@ from corpus.calibrate.probes import Probe, probes, size
 
 DIRECTORY = Path(__file__).parents[1] / "microbenchmarks"
 JOBS = "jobs.json"
-FORM = "cake-calibration-jobs-1"
+FORM = "cake-calibration-jobs-2"
+CLOCK_BYTES = 1 << 20
+"""Most memory of one reading of the clocks."""
 
 
 def prepare(
@@ -46,7 +49,8 @@ def prepare(
     for i, probe in enumerate(chosen):
         each(probe.rate, i, len(chosen))
         jobs.append(_job(probe, count, cubins, cache_dir))
-    out = {"form": FORM, "target": target, "sms": count, "jobs": jobs, "cubins": cubins}
+    clock = _clock(target, count, cubins, cache_dir)
+    out = {"form": FORM, "target": target, "sms": count, "jobs": jobs, "clock": clock, "cubins": cubins}
     directory.mkdir(parents=True, exist_ok=True)
     files.replace(directory / JOBS, json.dumps(out).encode())
     return out
@@ -125,12 +129,29 @@ def _job(probe: Probe, sms: int, cubins: dict[str, str], cache_dir: Path | None)
         shapes = {t.name: [int(compile_sx(e)(env)) for e in t.extents] for t in bound.tensors}
         runs.append({"trips": trips, "plan": plan.to_json(), "shapes": shapes})
     return {
-        "rate": probe.rate, "mode": probe.mode, "runs": runs, "cubin": made.sha256,
+        "rate": probe.rate, "mode": probe.mode, "cold": probe.cold, "runs": runs, "cubin": made.sha256,
         "tensors": {t.name: [t.dtype.name, t.direction] for t in bound.tensors},
         "ctas": runs[1]["plan"]["grid"], "content_id": content_of(probe), "bindings": dict(probe.bindings), "kernel": probe.kernel,
         "variant_id": variant_id(_file(probe.file), dict(probe.bindings), probe.target, probe.kernel),
         "compiler": made.compiled.nvrtc_version,
     }  # fmt: skip
+
+
+def _clock(target: str, sms: int, cubins: dict[str, str], cache_dir: Path | None) -> dict[str, Any]:
+    """The instrumented empty kernel: one CTA an SM, each records its cycle counter and the device's timer."""
+    from cake_ir import bind
+    from lowering import build, emit, timeline
+    from lowering import plan as make_plan
+
+    bound = bind(_file("launch"), {}, target, "empty").bound
+    assert bound is not None
+    emitted = emit(bound, timeline=True)
+    table = emitted.manifest.timeline or {}
+    made = build(emitted, cache_dir=cache_dir)
+    cubins[made.sha256] = base64.b64encode(made.cubin).decode()
+    plan = make_plan(emitted, {"G": sms}, {}, sms, cubin_sha256=made.sha256).to_json()
+    shape = timeline.fit(table, sms, CLOCK_BYTES, 64)
+    return {"plan": timeline.sized(plan, shape), "table": table, "shape": asdict(shape), "cubin": made.sha256}
 
 
 def read(directory: Path) -> dict[str, Any]:

@@ -10,7 +10,8 @@ of the measured thing one trip does; `form` turns the slope into the rate:
 | clk | clocks of a trip / amount | clocks |
 | us | microseconds of a trip / amount | microseconds |
 
-Clocks are microseconds times the SM clock that NVML showed while the longer run was on the device.
+Clocks are microseconds times the SM clock that the device itself counted meanwhile (an instrumented empty kernel before and after each
+run reads its cycle counter and its timer): what NVML shows lags by a second.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Probe:
 
     `expect` is the expected length of a trip in clocks (it only sets trip counts, unless `trips` gives them). `trip` names the scalar or
     dimension that holds the trip count. `sass`: mnemonics and how often they stand in the machine code at least, so that a loop that
-    the compiler emptied is not measured. mode launches: trips are launches in one graph; sustained: the longer run again and again.
+    the compiler emptied is not measured. `cold`: L2 holds nothing of the inputs before each run. mode
+    launches: trips are launches in one graph; sustained: the longer run again and again.
     """
 
     rate: str
@@ -57,6 +59,7 @@ class Probe:
     start: tuple[int, int] | None = None
     sass: Mapping[str, int] = field(default_factory=dict)
     mode: Mode = "trips"
+    cold: bool = False
     target: str = "sm_90a"
 
     def counts(self, sms: int) -> tuple[int, int]:
@@ -77,7 +80,18 @@ def size(value: Size, sms: int) -> int:
 
 def probes() -> tuple[Probe, ...]:
     """All probes. Rates are distinct."""
-    return (*_tensor(), *_behind(), *_issue(), *_shared(), *_tma(), *_memory(), *_barriers(), *_launch(), *_clocks())
+    return (
+        *_tensor(),
+        *_behind(),
+        *_issue(),
+        *_shared(),
+        *_tma(),
+        *_memory(),
+        *_latencies(),
+        *_barriers(),
+        *_launch(),
+        *_clocks(),
+    )
 
 
 def _tensor() -> Iterator[Probe]:
@@ -147,7 +161,20 @@ def _issue() -> Iterator[Probe]:
     yield one("compare_select", "compare_select", 64, 64, {"WARPS": 8}, {"FSETP": 32, "FSEL": 32}, p=0.0, q=1e-6)
     yield one("logic", "logic", 64, 96, {"WARPS": 8}, {"LOP3": 96}, m=0x7FFFFF, n=5)
     yield one("imad", "imad", 64, 128, {"WARPS": 8}, {"IMAD": 128}, m=3, n=5)
-    yield one("fma_and_logic", "fma_logic", 128, 32, {"WARPS": 8}, {"FFMA": 16, "LOP3": 16}, m=0x7FFFFF, **half)
+    for warps in (4, 8, 16):
+        yield one(
+            f"fma_and_logic.warps{warps}",
+            "fma_logic",
+            100,
+            32,
+            {"WARPS": warps},
+            {"FFMA": 16, "LOP3": 16},
+            m=0x7FFFFF,
+            **half,
+        )
+        yield one(
+            f"fma_and_minmax.warps{warps}", "fma_minmax", 100, 32, {"WARPS": warps}, {"FFMA": 16, "FMNMX": 16}, **half
+        )
     for at, fn in enumerate(("exp2", "rcp", "rsqrt", "log2", "tanh")):
         yield one(f"special.{fn}", "special", 16, 32, {"FN": at, "WARPS": 8}, {"MUFU": 32}, **half)
     for dtype in ("bf16", "f16"):
@@ -186,13 +213,14 @@ HBM_ROWS = 1 << 25  # 4 GiB
 def _tma() -> Iterator[Probe]:
     def ring(
         name: str, rows: int, stages: int, ctas: Size, where: int, spread: int, form: Form, unit: str, clk: float, stride: int = 1,
-        trips: tuple[int, int] | None = None,
+        trips: tuple[int, int] | None = None, cold: bool = False,
     ) -> Probe:  # fmt: skip
         box = rows * 128.0
         starts = (0, (HBM_ROWS // 2) // rows) if where == HBM_ROWS else (0, 0)
         return Probe(
             f"tma.{name}", "tma", "tma_ring", 1 if form == "clk" else box, unit, form, clk,
             {"ROWS": rows, "STAGES": stages, "SPREAD": spread, "STRIDE": stride}, {"G": ctas, "R": where}, trips=trips, start=starts,
+            cold=cold,
             sass={"UTMALDG": 1},
         )  # fmt: skip
 
@@ -208,7 +236,7 @@ def _tma() -> Iterator[Probe]:
     )
     yield ring("latency.l2", 8, 1, 1, L2_ROWS, 1, "clk", "clk", 700)
     yield ring("latency.l2.rows128", 128, 1, 1, L2_ROWS, 1, "clk", "clk", 1000)
-    yield ring("latency.hbm", 8, 1, 1, HBM_ROWS, 1, "clk", "clk", 250, 64)
+    yield ring("latency.hbm", 8, 1, 1, HBM_ROWS, 1, "clk", "clk", 1000, 16, trips=(500, 3000), cold=True)
     for rows, stages in ((64, 8), (128, 8), (256, 4)):
         yield Probe(
             f"tma.l2.multicast2.rows{rows}", "tma", "tma_pair", rows * 128.0, "B/clk/SM", "per_clk", rows * 128.0 / 50,
@@ -222,12 +250,11 @@ def _tma() -> Iterator[Probe]:
 
 
 def _memory() -> Iterator[Probe]:
+    yield Probe(
+        "l2.read", "memory", "read", 8 * 4096.0, "B/s", "per_s", 1200, {"WARPS": 8}, {"G": (SMS, 2), "R": 4096}, sass={"LDG": 8}
+    )  # fmt: skip
     for ctas in (2, 4):
         grid: dict[str, Size] = {"G": (SMS, ctas)}
-        yield Probe(
-            f"l2.read.ctas{ctas}", "memory", "read", 8 * 4096.0, "B/s", "per_s", 600 * ctas, {"WARPS": 8}, {**grid, "R": 4096},
-            sass={"LDG": 8},
-        )  # fmt: skip
         yield Probe(
             f"hbm.read.ctas{ctas}", "memory", "read", 8 * 4096.0, "B/s", "per_s", 1800 * ctas, {"WARPS": 8}, {**grid, "R": 1 << 20},
             sass={"LDG": 8},
@@ -236,6 +263,25 @@ def _memory() -> Iterator[Probe]:
             f"hbm.copy.ctas{ctas}", "memory", "copy", 2 * 8 * 4096.0, "B/s", "per_s", bindings={"WARPS": 8}, dims=grid,
             trips=(20, 100) if ctas == 4 else (40, 200), trip="T", sass={"STG": 8},
         )  # fmt: skip
+
+
+def _latencies() -> Iterator[Probe]:
+    yield Probe(
+        "latency.load.l2",
+        "memory",
+        "chase",
+        1,
+        "clk",
+        "clk",
+        300,
+        {"SIZE": 1 << 16, "STEP": 97},
+        {"G": 1},
+        sass={"LDG": 1},
+    )
+    yield Probe(
+        "latency.load.hbm", "memory", "chase", 1, "clk", "clk", 800, {"SIZE": 1 << 26, "STEP": 8209}, {"G": 1}, trips=(500, 3000),
+        sass={"LDG": 1}, cold=True,
+    )  # fmt: skip
 
 
 def _barriers() -> Iterator[Probe]:
@@ -252,6 +298,7 @@ def _barriers() -> Iterator[Probe]:
             f"barrier.{name}", "barriers", kernel, hops, "clk", "clk", clk, bindings or {}, {"G": ctas}, sass={sass: 1}
         )
 
+    yield one("mbarrier.passed", "passed", 1, 40, "SYNCS")
     yield one("mbarrier.thread_to_thread", "hop_thread", 2, 100, "SYNCS")
     yield one("mbarrier.thread_to_group", "hop_group", 2, 120, "SYNCS")
     yield one("mbarrier.to_other_cta", "hop_pair", 2, 600, "SYNCS", 2)

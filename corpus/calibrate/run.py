@@ -3,6 +3,9 @@
 DIR holds `jobs.json`, OUT gets `answers.json`: per rate the times of the shorter and the longer run in microseconds, round by round, and
 the SM clock in MHz while the longer one ran; the device; its conditions. About a minute for all.
 
+The clock is counted, not asked for: before and after each run an instrumented empty kernel reads the cycle counter and the timer of every
+SM, and the difference is the mean clock of what lay between.
+
 Rounds alternate short and long; each run stands between two events. Short kernels and pauses keep the device off its power cap; the
 clock under load is measured by the probes of mode `sustained`, which run without a pause until the clock has settled.
 """
@@ -24,17 +27,22 @@ from cake_ir.diagnostics import CakeError, error
 from corpus import files
 from corpus.calibrate.prepare import chosen, read
 from corpus.calibrate.probes import SUSTAINED_MS
+from lowering import timeline
 from lowering.plan import DTYPE_BYTES, LaunchPlan
+from lowering.runtime.bench import FLUSH_CHUNK
 from lowering.runtime.device import Device
 from lowering.runtime.host import prepare
 from lowering.runtime.telemetry import Monitor
 
 ANSWERS = "answers.json"
-FORM = "cake-calibration-answers-1"
+FORM = "cake-calibration-answers-2"
 ROUNDS = 9
+STRETCHES = 5
 RANDOM_BYTES = 16 << 20
 """Inputs up to this size hold normal random numbers (what a product costs in power depends on them); larger ones one repeated pattern."""
 PATTERN = 0x3F803F81
+FLUSH_FACTOR = 4
+"""Flush buffer in sizes of L2: half of it is written, half read, each more than both partitions of L2 hold."""
 WAIT_S = 20.0
 """Longest wait for the device; a run takes milliseconds."""
 STATUS_HUNG = 3
@@ -62,7 +70,7 @@ def measure(
         os._exit(STATUS_HUNG)
 
     device.patience.limit(WAIT_S, hung)
-    bench = _Bench(device, monitor)
+    bench = _Bench(device, monitor, jobs)
     bench.wake(chosen(jobs["jobs"], "tensor.")[:1] or jobs["jobs"][:1], jobs["cubins"])
     for job in chosen(jobs["jobs"], only):
         try:
@@ -84,8 +92,10 @@ def measure(
 class _Bench:
     """Buffers, stream and events of one run."""
 
-    def __init__(self, device: Device, monitor: Monitor) -> None:
+    def __init__(self, device: Device, monitor: Monitor, jobs: dict[str, Any]) -> None:
         self.device, self.monitor = device, monitor
+        self._clock = _Clock(device, jobs["clock"], jobs["cubins"][jobs["clock"]["cubin"]])
+        self._flush = device.alloc(FLUSH_FACTOR * device.info().l2_bytes, guard=0)
         self.stream = device.new_stream()
         self.first, self.second = device.event(), device.event()
         self._random = _noise()
@@ -121,13 +131,13 @@ class _Bench:
         if job["mode"] == "sustained":
             answer |= self._sustained(many)
         else:
+            cold = job["cold"]
             for call in (few, many):
-                self._timed(call)
-            rounds = [(self._timed(few)[0], *self._timed(many)) for _ in range(ROUNDS)]
+                self._timed(call, cold)
+            rounds = [(*self._timed(few, cold), *self._timed(many, cold)) for _ in range(ROUNDS)]
             answer |= {
-                "few_us": [round(r[0], 3) for r in rounds], "many_us": [round(r[1], 3) for r in rounds],
-                "sm_mhz": [r[2] for r in rounds if r[2] is not None],
-            }  # fmt: skip
+                name: [r[i] for r in rounds] for i, name in enumerate(("few_us", "few_mhz", "many_us", "many_mhz"))
+            }
         for graph in graphs:
             graph.close()
         for b in buffers:
@@ -135,29 +145,51 @@ class _Bench:
         return answer
 
     def _sustained(self, call: Callable[[int], None]) -> dict[str, Any]:
-        """Runs without a pause: of the second half the time of each and the clock."""
-        times: list[float] = []
-        clocks: list[float] = []
-        for _ in range(3):
-            call(self.stream)
-        begin = time.monotonic()
-        while (spent := (time.monotonic() - begin) * 1000) < SUSTAINED_MS:
-            call(self.stream)  # one ahead, so that the device never rests
-            us, mhz = self._timed(call)
-            if spent > SUSTAINED_MS / 2:
-                times.append(round(us, 3))
-                clocks += [mhz] if mhz is not None else []
-        step = max(1, len(times) // 32)
-        return {"many_us": times[::step], "few_us": [], "sm_mhz": clocks[::step]}
+        """Runs without a pause until clocks have settled, then stretches of them: time of one run and the mean clock of each stretch."""
+        self._timed(call)
+        single_us = self._timed(call)[0]
 
-    def _timed(self, call: Callable[[int], None]) -> tuple[float, float | None]:
+        def several(ms: float) -> int:
+            n = max(1, round(ms * 1000 / single_us))
+            for _ in range(n):
+                call(self.stream)
+            return n
+
+        times, clocks = [], []
+        several(SUSTAINED_MS / 2)
+        for _ in range(STRETCHES):
+            several(SUSTAINED_MS / 20)  # over the pause in which the stretch before was read
+            n = 0
+
+            def stretch(_: int) -> None:
+                nonlocal n
+                n = several(SUSTAINED_MS / 10)
+
+            us, mhz = self._timed(stretch)
+            times.append(round(us / n, 3))
+            clocks.append(mhz)
+        return {"few_us": [], "few_mhz": [], "many_us": times, "many_mhz": clocks}
+
+    def _timed(self, call: Callable[[int], None], cold: bool = False) -> tuple[float, float]:
         """(µs between two events around one call, SM clock in MHz meanwhile)."""
+        if cold:
+            self._empty_l2()
+        self._clock.read(0, self.stream)
         self.first.record(self.stream)
         call(self.stream)
         self.second.record(self.stream)
-        mhz = self.monitor.sm_mhz()
+        self._clock.read(1, self.stream)
         self.second.wait()
-        return self.second.ms_since(self.first) * 1000, mhz
+        us = self.second.ms_since(self.first) * 1000
+        self.device.wait_stream(self.stream)
+        return round(us, 3), round(self._clock.mhz(), 1)
+
+    def _empty_l2(self) -> None:
+        """Overwrite L2, then read other memory, so that its lines are clean: a write-back would be charged to what follows."""
+        half = self._flush.nbytes // 2
+        self.device.fill(self._flush.pointer, half, PATTERN, 4, self.stream)
+        for at in range(half, self._flush.nbytes - FLUSH_CHUNK + 1, FLUSH_CHUNK):
+            self.device.copy_device(self._flush.pointer, self._flush.pointer + at, FLUSH_CHUNK, self.stream)
 
     def _prepared(self, job: dict[str, Any], which: int, cubin: str) -> tuple[Any, list[Any]]:
         """A launch with its buffers. Raises CakeError when they do not fit or the driver refuses the launch."""
@@ -180,6 +212,35 @@ class _Bench:
             buffer.write((data * (nbytes // len(data) + 1))[:nbytes])
         else:
             buffer.poison(PATTERN, 4)
+
+
+class _Clock:
+    """Readings of the cycle counter and the timer of every SM."""
+
+    def __init__(self, device: Device, job: dict[str, Any], cubin: str) -> None:
+        shape = timeline.Shape(**job["shape"])
+        self._device, self._table, self._shape = device, job["table"], shape
+        self._places, self._launches = [], []
+        out = device.alloc(4 * shape.grid, guard=0)
+        for _ in range(2):
+            memory = device.alloc(shape.nbytes + shape.align, guard=0)
+            memory.poison(0)
+            at = memory.pointer + -memory.pointer % shape.align
+            pointers = {"y": out.pointer, timeline.POINTER: at}
+            self._places.append(at)
+            self._launches.append(prepare(device, base64.b64decode(cubin), LaunchPlan.from_json(job["plan"]), pointers))
+
+    def read(self, which: int, stream: int) -> None:
+        """Enqueue reading 0 or 1."""
+        self._launches[which](stream)
+
+    def mhz(self) -> float:
+        """The mean clock between the two last readings. Raises CakeError `lowering/bad-timeline` when they do not tell."""
+        earlier, later = (
+            list(timeline.tracks_of(self._device.read(at, self._shape.nbytes), self._table, self._shape))
+            for at in self._places
+        )
+        return timeline.clock_ghz(later, earlier) * 1000
 
 
 def _noise() -> dict[str, bytes]:

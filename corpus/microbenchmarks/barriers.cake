@@ -70,6 +70,22 @@ def hop_pair(y: Out[i32, G], trips: i32):
 
 
 @kernel(target="sm_90a")
+def passed(y: Out[i32, G], trips: i32):
+    """A thread arrives at an mbarrier and waits for that phase itself; one arrival and one wait that need not wait a trip."""
+    launch(ctas=G)
+
+    single = role(thread)
+
+    bar = mbarrier(arrivals=1)
+
+    with single:
+        for t in range(trips):
+            arrive(bar[t])
+            wait(bar[t])
+        store(y[cta], trips)
+
+
+@kernel(target="sm_90a")
 def role_sync(y: Out[i32, G, WG], trips: i32, *, WG: (1, 2, 3) = 1):
     """sync(role): bar.sync of WG warpgroups."""
     launch(ctas=G)

@@ -130,6 +130,22 @@ def fma_logic(x: In[f32, 16, 32], u: In[i32, 16, 32], y: Out[f32, G, WARPS, 16],
 
 
 @kernel(target="sm_90a")
+def fma_minmax(x: In[f32, 16, 32], y: Out[f32, G, WARPS, 16], p: f32, q: f32, trips: i32, *, WARPS: (4, 8, 16) = 8):
+    """One FFMA and one FMNMX that reads its result, per element (of 16) and trip: a score and its minimum."""
+    launch(ctas=G)
+
+    math = role(warp, count=WARPS)
+
+    with math as w:
+        v = load(x[0:, :], mma_d[16, 32])
+        low = v
+        for t in range(trips):
+            v = v * p + q
+            low = min(low, v)
+        store(y[cta, w, 0:], row_max(low))
+
+
+@kernel(target="sm_90a")
 def special(x: In[f32, 16, 64], y: Out[f32, G, WARPS, 16], p: f32, q: f32, trips: i32, *,
             FN: range(0, 5) = 0, WARPS: (4, 8, 16) = 8):
     """One special function per element and trip: exp2, rcp, rsqrt, log2, tanh."""

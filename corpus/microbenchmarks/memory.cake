@@ -4,7 +4,7 @@
 @kernel(target="sm_90a")
 def read(x: In[f32, R, 1024], y: Out[f32, G, WARPS], trips: i32, *, WARPS: (8, 16) = 8):
     """A warp reads one 4 KiB row a trip with 16-byte accesses. Rows in L2 when R is small, in device memory when it is large."""
-    where(R > 0, G <= 1024)
+    where(G <= 1024, R >= G * WARPS)
     launch(ctas=G)
 
     rows = role(warp, count=WARPS)
@@ -13,8 +13,10 @@ def read(x: In[f32, R, 1024], y: Out[f32, G, WARPS], trips: i32, *, WARPS: (8, 1
         at = cta * WARPS + w
         top = fragment(f32, vec(4).cols[1024], 0)
         for t in range(trips):
-            top = max(top, load(x[at % R, 0:], vec(4).cols[1024]))
+            top = max(top, load(x[at, 0:], vec(4).cols[1024]))
             at += cta_count * WARPS
+            if at >= R:
+                at = at - R
         store(y[cta, w], row_max(top))
 
 
@@ -28,3 +30,17 @@ def copy(x: In[f32, T, G, WARPS, 1024], y: Out[f32, T, G, WARPS, 1024], *, WARPS
     with rows as w:
         for t in range(T):
             store(y[t, cta, w, 0:], load(x[t, cta, w, 0:], vec(4).cols[1024]))
+
+
+@kernel(target="sm_90a")
+def chase(x: In[i32, SIZE], y: Out[i32, G], trips: i32, *, SIZE: (65536, 67108864) = 65536, STEP: (97, 8209) = 97):
+    """One thread loads words one after another, each address from the word before: the latency of a load."""
+    launch(ctas=G)
+
+    single = role(thread)
+
+    with single:
+        at = 0
+        for t in range(trips):
+            at = (load(x[at]) + at + STEP) & (SIZE - 1)
+        store(y[cta], at)

@@ -3,7 +3,7 @@
 
 @kernel(target="sm_90a")
 def tma_ring(x: In[bf16, R, 64], y: Out[i32, G], trips: i32, start: i32, *,
-             ROWS: (8, 32, 64, 128, 256) = 128, STAGES: (1, 2, 4, 8) = 4, SPREAD: (0, 1) = 1, STRIDE: (1, 64) = 1):
+             ROWS: (8, 32, 64, 128, 256) = 128, STAGES: (1, 2, 4, 8) = 4, SPREAD: (0, 1) = 1, STRIDE: (1, 16) = 1):
     """One thread keeps STAGES boxes of ROWS x 128 bytes in flight. SPREAD 1: each CTA loads boxes of
     its own, 0: all the same. Boxes lie STRIDE boxes apart and begin with box number `start`."""
     where(R >= ROWS, G <= 1024)
@@ -15,13 +15,16 @@ def tma_ring(x: In[bf16, R, 64], y: Out[i32, G], trips: i32, start: i32, *,
     full = mbarrier(stages=STAGES, arrivals=1)
 
     with producer:
+        boxes = R // ROWS
         at = start + SPREAD * STRIDE * cta
         step = STRIDE * (1 + SPREAD * (cta_count - 1))
         for t in range(trips):
             wait(full[t - STAGES])
             expect(full[t])
-            tma_load(x_s[t], x[(at % (R // ROWS)) * ROWS:, :], signal=full[t])
+            tma_load(x_s[t], x[at * ROWS:, :], signal=full[t])
             at += step
+            if at >= boxes:
+                at = at - boxes
         for s in range(STAGES):
             wait(full[trips - STAGES + s])
         store(y[cta], at)
@@ -41,15 +44,20 @@ def tma_pair(x: In[bf16, R, 64], y: Out[i32, G], trips: i32, *, ROWS: (64, 128, 
     free = mbarrier(stages=STAGES, arrivals=2)
 
     half = cluster_rank * (ROWS // 2)
+    boxes = R // ROWS
+    at = 0
     for t in range(trips):
         with producer:
             wait(free[t - STAGES])
             expect(full[t])
-            tma_load(x_s[t].rows(half, ROWS // 2), x[(t % (R // ROWS)) * ROWS + half:, :], signal=full[t], multicast=cluster)
+            tma_load(x_s[t].rows(half, ROWS // 2), x[at * ROWS + half:, :], signal=full[t], multicast=cluster)
         with reader:
             wait(full[t])
             arrive(free[t].on(0))
             arrive(free[t].on(1))
+        at += 1
+        if at >= boxes:
+            at = at - boxes
     with reader:
         store(y[cta], trips)
     sync(cluster)

@@ -1,0 +1,121 @@
+"""Answers of a GPU to a calibration file: slope, rate, spread, with everything needed to trace or repeat it.
+
+A rate is made of the slopes of the rounds, (longer - shorter) / difference of trips, and of the SM clock counted meanwhile;
+`value` is their median, `low` and `high` its order-statistic interval (`lowering.runtime.stats.summarise`), `setup_us` what remains of
+the shorter run at that slope: launch, prologue, drain and the event clock's own cost.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any, NoReturn
+
+from analyses.cost.calibration import DIRECTORY, FORM, parse, slug
+from cake_ir.diagnostics import CakeError, error
+from corpus import files
+from corpus.calibrate import run as measuring
+from corpus.calibrate.probes import Probe, probes
+from lowering.runtime.stats import summarise
+
+CLOCK = "clock.under."
+"""Rates of this family are SM clocks in MHz, not slopes."""
+
+
+def record(jobs: dict[str, Any], answers: dict[str, Any], directory: Path = DIRECTORY) -> Path:
+    """Write the calibration file of the device that answered; its path.
+
+    A run of some rates only (`--only`) replaces those in the file of the same device, target, driver and compiler. Raises CakeError
+    `corpus/bad-answers`: answers of another form or to other jobs, a rate that failed, conditions that spoil a timing.
+    """
+    made = calibration(jobs, answers)
+    path = directory / f"{slug(made['device']['name'])}.json"
+    if path.is_file() and len(made["rates"]) < len(probes()):
+        made = _merged(json.loads(path.read_bytes()), made)
+    parse(made, path.name)  # what the cost model would refuse is not written
+    directory.mkdir(parents=True, exist_ok=True)
+    files.replace(path, (json.dumps(made, indent=1, sort_keys=True) + "\n").encode())
+    return path
+
+
+def calibration(jobs: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any]:
+    """The calibration as JSON. Raises like `record`."""
+    if answers.get("form") != measuring.FORM:
+        _bad(f"their form is {answers.get('form')!r}, not {measuring.FORM}")
+    if answers["faults"]:
+        _bad(f"the device was disturbed: {'; '.join(answers['faults'])}; run again")
+    by_rate = {j["rate"]: j for j in jobs["jobs"]}
+    known = {p.rate: p for p in probes()}
+    rates: dict[str, Any] = {}
+    for name, answer in answers["rates"].items():
+        if "error" in answer:
+            _bad(f"{name} failed: {answer['error']}")
+        if name not in by_rate or name not in known:
+            _bad(f"{name} is no job of this folder")
+        rates[name] = _rate(known[name], by_rate[name], answer)
+    if not rates:
+        _bad("they hold no rate")
+    return {
+        "form": FORM, "target": answers["target"], "device": answers["device"], "date": answers["date"],
+        "driver": str(answers["telemetry"].get("driver", answers["device"]["driver"])), "compiler": by_rate[next(iter(rates))]["compiler"],
+        "telemetry": answers["telemetry"], "rates": rates,
+    }  # fmt: skip
+
+
+def _rate(probe: Probe, job: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    few, many = answer["trips"]
+    if [r["trips"] for r in job["runs"]] != [few, many]:
+        _bad(f"{probe.rate} was measured with other trip counts than the jobs have")
+    mhz = answer["many_mhz"]
+    if probe.rate.startswith(CLOCK):
+        values, unit, setup = [float(v) for v in mhz], "MHz", 0.0
+    else:
+        # in clocks, because the clock of the two runs may differ; then at the longer run's clock
+        slopes = [
+            (b - a * f / g) / (many - few)
+            for a, f, b, g in zip(answer["few_us"], answer["few_mhz"], answer["many_us"], mhz, strict=True)
+        ]
+        if min(slopes) <= 0:
+            _bad(f"{probe.rate}: a longer run took less time than a shorter one")
+        values, unit = [value(probe, s, f, job["ctas"]) for s, f in zip(slopes, mhz, strict=True)], probe.unit
+        setup = statistics.median(answer["few_us"]) - few * statistics.median(slopes)
+    found = summarise(values)
+    return {
+        "value": _short(found.median), "unit": unit, "low": _short(found.low), "high": _short(found.high), "mad": _short(found.mad),
+        "setup_us": round(setup, 3), "sm_mhz": statistics.median(mhz), "trips": [few, many],
+        "few_us": answer["few_us"], "few_mhz": answer["few_mhz"], "many_us": answer["many_us"], "many_mhz": mhz,
+        "program": f"{probe.file}.cake", "kernel": job["kernel"], "bindings": job["bindings"], "ctas": job["ctas"],
+        "content_id": job["content_id"], "variant_id": job["variant_id"], "cubin_sha256": job["cubin"],
+    }  # fmt: skip
+
+
+def value(probe: Probe, us: float, mhz: float, ctas: int) -> float:
+    """The rate of a slope of `us` microseconds a trip at an SM clock of `mhz`, in the probe's unit."""
+    if probe.form == "per_clk":
+        return probe.amount / (us * mhz)
+    if probe.form == "per_s":
+        return probe.amount * ctas / us * 1e6
+    return us / probe.amount * (mhz if probe.form == "clk" else 1.0)
+
+
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    for key in ("form", "target", "driver", "compiler"):
+        if old.get(key) != new[key]:
+            _bad(
+                f"they would be mixed with a calibration of another {key} ({old.get(key)}, now {new[key]}); measure all rates"
+            )
+    known = {p.rate for p in probes()}
+    kept = {k: v for k, v in old["rates"].items() if k in known}
+    return {**new, "rates": {**kept, **new["rates"]}}
+
+
+def _short(x: float) -> float:
+    return float(f"{x:.6g}")
+
+
+def _bad(why: str) -> NoReturn:
+    raise CakeError(
+        error("corpus/bad-answers", "performance", f"these answers are not recorded: {why}",
+              contract="A calibration rests on an undisturbed device and on the programs of this checkout.")
+    )  # fmt: skip
