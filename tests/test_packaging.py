@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("server", "cake_ir", "analyses", "lowering", "corpus")
+PACKAGES = ("cake_mcp", "server", "cake_ir", "analyses", "lowering", "corpus")
 LOCK = (ROOT / "requirements.lock").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 

@@ -1,0 +1,192 @@
+"""Families as Python functions: the path of every call.
+
+An `Operation` names the arrays of a family. A call reads what each array is (`arrays.view`), looks the combination up, and
+launches; only a combination that is new is checked, routed and prepared (`cake_mcp.binding`). To add a function:
+
+    NORMS = Operation("row_norms", (Spec("x", "M D"),), (Spec("y", "M", "f32"),))
+    (y,) = NORMS((x,), (None,), stream=None, strict=False)
+
+Inputs come in the order of the specs, outputs likewise; an output that is None is allocated by the library of the first input.
+Nothing here waits for the device, and nothing allocates but the caller's library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from cake_mcp.arrays import Adapter, adapter_for, pointer_device, stream_number
+from lowering.runtime.launcher import Gpu
+from lowering.runtime.libcuda import libcuda
+
+if TYPE_CHECKING:
+    from cake_mcp.binding import Ready
+
+COMBINATIONS_KEPT = 4096
+"""Combinations of shapes, dtypes and strides remembered per operation; the oldest goes first."""
+_MISALIGNED = 15
+
+_adapters: dict[type, Adapter] = {}
+_gpus: dict[int, Gpu] = {}
+
+
+class Spec:
+    """An array of an operation. dims: names of its extents. dtype: None for the operation's own, which callers choose by what they
+    pass. transposed: the caller's array is the transposed view of this one."""
+
+    __slots__ = ("dims", "dtype", "name", "transposed")
+
+    def __init__(self, name: str, dims: str, dtype: str | None = None, transposed: bool = False) -> None:
+        self.name, self.dims, self.dtype, self.transposed = name, tuple(dims.split()), dtype, transposed
+
+
+class Made:
+    """An input that may be left out: another family computes it from the other inputs. tensors: their name -> ours. dims: their
+    extent -> the names of ours whose product it is."""
+
+    __slots__ = ("dims", "family", "tensors")
+
+    def __init__(self, family: str, tensors: Mapping[str, str], dims: Mapping[str, str]) -> None:
+        self.family, self.tensors = family, dict(tensors)
+        self.dims = {name: tuple(of.split()) for name, of in dims.items()}
+
+
+class Layout:
+    """One way in which the arrays may lie, and the family that serves it."""
+
+    __slots__ = ("family", "inputs", "outputs")
+
+    def __init__(self, family: str, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> None:
+        self.family, self.inputs, self.outputs = family, tuple(inputs), tuple(outputs)
+
+
+class Operation:
+    """See the module.
+
+    Args:
+        family: the route table that serves it.
+        inputs, outputs: its arrays.
+        also: further layouts, tried in order where the arrays do not lie as the first one wants.
+        made: inputs that may be None.
+        batch: an extent that is 1 where every array comes without it.
+        pads: extents of inputs alone that zeros may extend to a multiple without changing a result: name -> multiple.
+        library: computes the outputs with the caller's own library: (adapter, arrays by name) -> outputs.
+        smooth: a result has a gradient, which Cake does not compute.
+    """
+
+    def __init__(
+        self, family: str, inputs: Sequence[Spec], outputs: Sequence[Spec], *, also: Sequence[Layout] = (),
+        made: Mapping[str, Made] | None = None, batch: str | None = None, pads: Mapping[str, int] | None = None,
+        library: Callable[[Adapter, Mapping[str, Any]], tuple[Any, ...]] | None = None, smooth: bool = False,
+    ) -> None:  # fmt: skip
+        self.layouts = (Layout(family, inputs, outputs), *also)
+        self.family, self.made, self.batch = family, dict(made or {}), batch
+        self.pads, self.library, self.smooth = dict(pads or {}), library, smooth
+        self._known: dict[Any, Ready] = {}
+        self._lock = Lock()
+
+    def __call__(
+        self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], stream: Any = None, strict: bool = False,
+        dims: Mapping[str, int] | None = None,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """Enqueue on `stream` (default: the current one of the first input's library) and return the outputs.
+
+        Args:
+            inputs, outputs: arrays in the order of the specs, or None.
+            stream: an integer, or a stream object of any library.
+            strict: refuse a fallback instead of taking it.
+            dims: extents that no input has.
+
+        Raises:
+            CakeError: `dispatch/...`, each saying what to do; `lowering/...` of the driver.
+        """
+        first = inputs[0]
+        lead = _adapters.get(type(first)) or adapter_of(first)
+        explicit = None if stream is None else stream_number(stream)
+        key, pointer = lead.view(first, explicit or 0)
+        device = key[3]
+        if explicit is not None:
+            where = explicit
+        else:
+            where = lead.current_stream(device) if device >= 0 else 0
+        keys: list[Any] = [key]
+        pointers, low = [pointer], pointer
+        for array in inputs[1:]:
+            if array is None:
+                keys.append(None)
+                continue
+            key, pointer = (_adapters.get(type(array)) or adapter_of(array)).view(array, where)
+            keys.append(key)
+            pointers.append(pointer)
+            low |= pointer
+        given = False
+        for array in outputs:
+            if array is None:
+                keys.append(None)
+                continue
+            given = True
+            keys.append((_adapters.get(type(array)) or adapter_of(array)).view(array, where)[0])
+        known = (*keys, *dims.items()) if dims else tuple(keys)
+        ready = self._known.get(known)
+        if ready is None:
+            ready = self._new(known, lead, inputs, outputs, keys, dims)
+        if low & _MISALIGNED and ready.prepared is not None:
+            ready = ready.misaligned(pointers)
+        prepared = ready.prepared
+        if prepared is None:
+            return ready.otherwise(inputs, outputs, where, strict)
+        if ready.no_gradient:
+            ready.refuse_gradient()
+        # From here on: memory, pointers, launch.
+        results, fresh = [], []
+        for array, (shape, dtype) in zip(outputs, ready.outputs, strict=True):
+            if array is None:
+                array = lead.empty(shape, dtype, first, device, explicit)
+                fresh.append(array)
+                pointers.append(lead.pointer(array))
+            else:
+                pointers.append(adapter_of(array).view(array, where)[1])
+            results.append(array)
+        if given:
+            ready.refuse_overlap(pointers)
+        space = 0
+        if ready.workspace_bytes:
+            if lead.allocates:
+                scratch = lead.empty((ready.workspace_bytes,), ready.byte, first, device, explicit)
+                fresh.append(scratch)
+                space = lead.pointer(scratch)
+            else:
+                space = ready.gpu.workspace(where, ready.workspace_bytes)
+        prepared.launch(tuple(pointers), space, where)
+        if explicit is not None:
+            for array in fresh:
+                lead.hold(array, explicit, device)
+        return tuple(results)
+
+    def _new(self, known: Any, lead: Adapter, inputs: Any, outputs: Any, keys: list[Any], dims: Any) -> Ready:
+        from cake_mcp.binding import bind
+
+        facts = [None if k is None else adapter_of(a).facts(k) for a, k in zip((*inputs, *outputs), keys, strict=True)]
+        ready = bind(self, lead, facts, dict(dims or {}))
+        with self._lock:
+            if len(self._known) >= COMBINATIONS_KEPT:
+                del self._known[next(iter(self._known))]
+            return self._known.setdefault(known, ready)
+
+
+def adapter_of(array: Any) -> Adapter:
+    """The adapter of an array; raises CakeError `dispatch/not-an-array`."""
+    kind = type(array)
+    found = _adapters.get(kind)
+    if found is None:
+        found = _adapters.setdefault(kind, adapter_for(array, lambda pointer: pointer_device(libcuda(), pointer)))
+    return found
+
+
+def gpu(device: int) -> Gpu:
+    """The device of that ordinal; raises CakeError `lowering/no-gpu`."""
+    found = _gpus.get(device)
+    if found is None:
+        found = _gpus.setdefault(device, Gpu(device, libcuda()))
+    return found
