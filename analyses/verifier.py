@@ -130,6 +130,14 @@ def verify(bound: BoundKernel, prove: bool | None = False, *, brief: bool = Fals
     )
 
 
+def static_faults(bound: BoundKernel) -> tuple[Diagnostic, ...]:
+    """The errors that `verify` finds without running anything: of derivation and of resources. For choosing among many bindings of one
+    program before the readings that take longer; what passes is not verified yet."""
+    derived = derive(bound)
+    found = [*derived.diagnostics, *_static(Context(bound, derived), "resources")]
+    return tuple(d for d in _tidy(found) if d.severity == "error")
+
+
 def _brief(found: Iterable[Diagnostic]) -> Report:
     return Report(tuple(d for d in _tidy(found) if d.severity == "error"))
 

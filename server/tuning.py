@@ -163,7 +163,7 @@ def prepared(campaign: Campaign, directory: Path) -> Result:
     rows += [{"what": "left out by prediction", "seeds": campaign.left_out}]
     hole = f"; {len(bare)} shapes are taken by no candidate, e.g. {table.text(bare[0])}" if bare else ""
     return Result(
-        summary=f"{campaign.family}: {campaign.seeds} seeds, {campaign.verified} verified, {len(own)} compiled "
+        summary=f"{campaign.family}: {campaign.seeds} seeds, {campaign.legal} legal, {campaign.verified} verified, {len(own)} compiled "
         f"({len(campaign.candidates) - len(own)} twins), {pairs} to measure at {len(campaign.shapes)} shapes, "
         f"in {campaign.prepare_s:.0f} s{hole}",
         status="ok",

@@ -27,7 +27,8 @@ _MODULES = ("kmeans_assign",)
 
 @dataclass(frozen=True)
 class Member:
-    """One kernel or `@program` of a family, by its name in `corpus/kernels/index.json`.
+    """One kernel or `@program` of a family, by its name in `corpus/kernels/index.json`. The same kernel may be a member several
+    times, with other domains.
 
     domains: values to try per tunable (of a kernel in a program: `KERNEL.TUNABLE`); a tunable that is not named keeps the
     value of the index, else its default. serves: element types of the family that it has a signature for (empty: all).
@@ -102,8 +103,6 @@ class Family:
             yield "the name must be an identifier"
         if not self.kernels or not any(m.fallback for m in self.kernels):
             yield "there must be a member that is a fallback"
-        if len({m.kernel for m in self.kernels}) != len(self.kernels):
-            yield "a kernel is a member once"
         if set(self.ranges) != set(self.dims):
             yield "ranges must give exactly the dims"
         for name, (low, high) in self.ranges.items():

@@ -34,13 +34,14 @@ class _Model(BaseModel):
 class Settings(_Model):
     """How much is compiled and measured. Times in seconds unless named otherwise.
 
-    compiled: most candidates per element type; per_shape, per_large: most of them at a shape; within: drop those predicted to
-    take longer than so many times the best. rounds: interleaved rounds, all candidates once in each; sample_ms: least length of
-    a sample; gap, gap_large: idle after a round; hang: longest wait for one launch; restart: of a process after a hang.
-    unseen: shapes drawn for validation.
+    ranked: shapes on which seeds are ranked before any is compiled. compiled: most candidates per element type; per_shape,
+    per_large: most of them at a shape; within: drop those predicted to take longer than so many times the best. rounds:
+    interleaved rounds, all candidates once in each; sample_ms: least length of a sample; gap, gap_large: idle after a round; hang:
+    longest wait for one launch; restart: of a process after a hang. unseen: shapes drawn for validation.
     """
 
-    compiled: int = Field(default=40, ge=1, le=400)
+    ranked: int = Field(default=40, ge=1, le=1000)
+    compiled: int = Field(default=44, ge=1, le=400)
     per_shape: int = Field(default=16, ge=1, le=100)
     per_large: int = Field(default=8, ge=1, le=100)
     within: float = Field(default=2.5, gt=1)
@@ -104,7 +105,8 @@ class Rejected(_Model):
 
 
 class Campaign(_Model):
-    """See the module. predictions: microseconds by candidate id, one per shape (None: not taken)."""
+    """See the module. predictions: microseconds by candidate id, one per shape (None: not taken). seeds: all bindings; legal: those
+    that bind and pass the static rules; verified: those that prediction chose and the whole verifier accepts."""
 
     format: Literal[1] = FORMAT
     family: str
@@ -121,6 +123,7 @@ class Campaign(_Model):
     shapes: tuple[ShapeEntry, ...]
     predictions: dict[str, tuple[float | None, ...]]
     seeds: int
+    legal: int
     verified: int
     rejected: tuple[Rejected, ...] = ()
     prepare_s: float = 0.0
@@ -134,10 +137,17 @@ class Campaign(_Model):
 
     @property
     def left_out(self) -> int:
-        """Verified seeds that were not compiled, because others are predicted to be quicker wherever they run."""
-        own = [c for c in self.candidates if not c.twin]
-        kinds = {c.dtype for c in own}
-        return self.verified - len(own) - sum(r.gate == "compile" and r.dtype in kinds for r in self.rejected)
+        """Legal seeds that were not looked at further, because others are predicted to be quicker wherever they run."""
+        own = {c.dtype for c in self.candidates if not c.twin}
+        stopped = sum(r.gate == "verify" and r.dtype in own for r in self.rejected) - (
+            self.seeds - self.legal - self._unbound
+        )
+        return self.legal - self.verified - stopped
+
+    @property
+    def _unbound(self) -> int:
+        own = {c.dtype for c in self.candidates if not c.twin}
+        return sum(r.gate == "bind" and r.dtype in own for r in self.rejected)
 
     @property
     def id(self) -> str:

@@ -1,7 +1,8 @@
-"""Seeds of a family and the gates they pass: every binding of every member, bound, verified, then compiled.
+"""Seeds of a family and the gates they pass.
 
-A seed that a gate rejects is kept as a `Rejection` with the rule and its words: what a tuner without a verifier would have
-had to run. `HANG_LAYER` names the rules whose violation is a kernel that does not end.
+Every binding of every member is bound and put to the verifier's static rules (resources, derivation). Those that are worth it by
+prediction (`corpus.tuning.rank`) are verified in full and compiled. A seed that a gate rejects is kept as a `Rejection` with the
+rule and its words: what a tuner without a verifier would have had to run.
 """
 
 from __future__ import annotations
@@ -48,34 +49,26 @@ class Seed:
     @property
     def id(self) -> str:
         """Names it in records: the kernel, the bindings, and the element type."""
-        parts = [f"{name.replace('.', '-')}{value}" for name, value in self.bindings.items()]
+        parts = [f"{name.replace('.', '-')}{value}" for name, value in self.bindings.items() if value != self.dtype]
         return "-".join([self.kernel, *parts, self.dtype])
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A seed that a gate stopped. `hangs`: the rule is about kernels that do not end. `predicted_us` by shape number, where it
-    could be bound."""
+    """A seed that a gate stopped. `hangs`: the rule is about kernels that do not end. `executable`: where it could be bound, for a
+    prediction of what running it would have cost."""
 
     seed: Seed
     gate: Gate
     rule: str
     reason: str
     hangs: bool = False
-    predicted_us: Mapping[int, float] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; predictions are summed up by whoever reports them."""
-        s = self.seed
-        return {
-            "id": s.id, "kernel": s.kernel, "bindings": dict(s.bindings), "dtype": s.dtype, "gate": self.gate, "rule": self.rule,
-            "reason": self.reason[:400], "hangs": self.hangs,
-        }  # fmt: skip
+    executable: Executable | None = None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A verified seed. `builds`: of the kernels of `executable`, once compiled."""
+    """A seed that passed the gates so far. `builds`: of the kernels of `executable`, once compiled."""
 
     seed: Seed
     entry: CorpusKernel
@@ -92,7 +85,7 @@ class Candidate:
 
 @dataclass
 class Found:
-    """What the gates of bind and verify left, in family order."""
+    """What binding and the static rules left, in family order."""
 
     candidates: list[Candidate] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
@@ -132,29 +125,30 @@ def seeds(family: Family, member: Member, tunables: Sequence[str] | frozenset[st
 
 
 def enumerate_seeds(family: Family, target: str, progress: Progress = lambda done, total, what: None) -> Found:
-    """Bind and verify every seed of the element types that have routes of their own.
+    """Bind every seed of the element types that have routes of their own, and apply the static rules.
 
     Raises CakeError for a member that is not what the family says: unknown kernel, no such tunable, a text that does not parse.
     """
     known = contracts()
-    sources = [member_source(family, m.kernel, target) for m in family.kernels]
-    todo = [
-        (s, seed)
-        for dtype in family.tuned_dtypes
-        for s in sources
-        for seed in seeds(family, s.member, s.tunables, dtype)
-    ]
+    sources = [member_source(m, target) for m in family.kernels]
+    distinct: dict[str, tuple[Source, Seed]] = {}  # domains of one kernel may overlap
+    for dtype in family.tuned_dtypes:
+        for s in sources:
+            if not s.member.serves or dtype in s.member.serves:
+                for seed in seeds(family, s.member, s.tunables, dtype):
+                    distinct.setdefault(seed.id, (s, seed))
+    todo = list(distinct.values())
     found = Found()
     for i, (source, seed) in enumerate(todo):
-        progress(i, len(todo), f"verifying {seed.id}")
+        progress(i, len(todo), f"binding {seed.id}")
         done = examine(source, seed, known[family.contracts[seed.dtype]], target)
         (found.candidates if isinstance(done, Candidate) else found.rejections).append(done)  # type: ignore[arg-type]
     return found
 
 
 def twin(family: Family, candidate: Candidate, dtype: str, target: str) -> Candidate | Rejection:
-    """The same schedule for another element type, verified anew."""
-    source = member_source(family, candidate.seed.kernel, target)
+    """The same schedule for another element type, as `examine` leaves it."""
+    source = member_source(next(m for m in family.kernels if m.kernel == candidate.seed.kernel), target)
     bindings = {
         k: dtype if k.rpartition(".")[2] == family.dtype_tunable else v for k, v in candidate.seed.bindings.items()
     }
@@ -163,20 +157,38 @@ def twin(family: Family, candidate: Candidate, dtype: str, target: str) -> Candi
 
 
 def examine(source: Source, seed: Seed, contract: Contract, target: str) -> Candidate | Rejection:
-    """One seed through bind and verify, the contract's signature and its rule on sums included."""
+    """One seed bound and put to the static rules; the contract's signature and its rule on sums included."""
     try:
         done = executable.load(source.file, seed.bindings, target, source.entry.kernel)
         done.fits(contract)
         _same_names(done, contract)
     except CakeError as exc:
         return Rejection(seed, "bind", exc.diagnostic.rule, exc.diagnostic.message)
-    fault = next(iter(_faults(done, contract)), None)
+    fault = next(iter(_static_faults(done, contract)), None)
     if fault is not None:
-        return Rejection(seed, "verify", fault.rule, fault.message, _hangs(fault.rule))
+        return Rejection(seed, "verify", fault.rule, fault.message, _hangs(fault.rule), done)
     own = source.file.program.name if source.file.program is not None and source.entry.kernel is None else done.name
     return Candidate(
         seed, source.entry, contract, done, source.content_id, variant_id(source.file, dict(seed.bindings), target, own)
     )
+
+
+def verify_all(
+    chosen: Sequence[Candidate], progress: Progress = lambda done, total, what: None
+) -> tuple[list[Candidate], list[Rejection]]:
+    """The candidates that the whole verifier accepts, and the others with the first finding."""
+    from analyses import verify
+
+    kept, rejected = [], []
+    for i, c in enumerate(chosen):
+        progress(i, len(chosen), f"verifying {c.id}")
+        found = (d for bound in c.executable.kernels for d in verify(bound, None, brief=True).diagnostics)
+        fault = next((d for d in found if d.severity == "error"), None)
+        if fault is None:
+            kept.append(c)
+        else:
+            rejected.append(Rejection(c.seed, "verify", fault.rule, fault.message, _hangs(fault.rule), c.executable))
+    return kept, rejected
 
 
 def compile_all(
@@ -192,10 +204,10 @@ def compile_all(
             try:
                 made = build(emitted, cache_dir=cache_dir)
             except CakeError as exc:
-                return Rejection(c.seed, "compile", exc.diagnostic.rule, exc.diagnostic.message)
+                return Rejection(c.seed, "compile", exc.diagnostic.rule, exc.diagnostic.message, False, c.executable)
             bad = next((d for d in made.diagnostics if d.severity == "error" or d.rule in REJECTING), None)
             if bad is not None:
-                return Rejection(c.seed, "compile", bad.rule, bad.message)
+                return Rejection(c.seed, "compile", bad.rule, bad.message, False, c.executable)
             builds.append(made)
         return replace(c, builds=tuple(builds))
 
@@ -207,9 +219,8 @@ def compile_all(
     return kept, rejected
 
 
-def member_source(family: Family, kernel: str, target: str) -> Source:
+def member_source(member: Member, target: str) -> Source:
     """A member's text, parsed. Raises CakeError: `tuning/bad-member`, or what is wrong with the text."""
-    member = next(m for m in family.kernels if m.kernel == kernel)
     entry = corpus_kernel(member.kernel)
     if target not in entry.targets:
         raise _bad_member(f"{member.kernel} is not written for {target}, only for {', '.join(entry.targets)}")
@@ -220,15 +231,15 @@ def member_source(family: Family, kernel: str, target: str) -> Source:
     return Source(member, entry, parsed.file, content_id(parsed.file), names)
 
 
-def _faults(done: Executable, contract: Contract) -> Iterator[Diagnostic]:
-    from analyses import verify
+def _static_faults(done: Executable, contract: Contract) -> Iterator[Diagnostic]:
     from analyses.program import check_program
+    from analyses.verifier import static_faults
     from cake_ir.binding.program import BoundProgram
 
     if isinstance(done.subject, BoundProgram):
         yield from (d for d in check_program(done.subject) if d.severity == "error")
     for bound in done.kernels:
-        yield from (d for d in verify(bound).diagnostics if d.severity == "error")
+        yield from static_faults(bound)
         if bound is done.subject:
             yield from narrow_sums(bound, contract)
 

@@ -64,8 +64,8 @@ def decide(family: Family, campaign: Campaign, journal: Journal, dtype: str, sms
     shapes = validate.probes(family, campaign.seed)
     recipes = [campaign.record(n).recipe for n in seen.candidates]
     takes = np.array([[admits(r, scalars, s, sms) for r in recipes] for s in shapes])
-    members = {m.kernel: m for m in family.kernels}
-    allowed = [c for c, n in enumerate(seen.candidates) if members[campaign.record(n).kernel].fallback]
+    may = {m.kernel for m in family.kernels if m.fallback}
+    allowed = [c for c, n in enumerate(seen.candidates) if campaign.record(n).kernel in may]
     served = takes.any(axis=1)  # what no kernel takes at all is said by the report, not a reason for no table
     try:
         listing = buckets.learn(seen, allowed, takes[served], family.most_variants, campaign.seed)

@@ -12,7 +12,7 @@ from corpus.contract import contracts
 from corpus.families import Family, Shape
 from corpus.tuning import campaign, rank
 from corpus.tuning.campaign import Campaign, Record, Rejected, Settings, ShapeEntry
-from corpus.tuning.candidates import Candidate, Rejection, compile_all, enumerate_seeds, twin
+from corpus.tuning.candidates import Candidate, Rejection, compile_all, enumerate_seeds, twin, verify_all
 
 Progress = Callable[[float, float | None, str], None]
 WARM_SHARE = 2.0
@@ -58,21 +58,19 @@ def prepare(
     shapes = entries(family, only)
     found = enumerate_seeds(family, target, progress)
     dims = [shape for _, shape in shapes]
-    predicted = rank.predict_all(found.candidates, dims, progress)
-    rejected = [_rejected(r, _bound_predictions(r, family, target, dims), settings) for r in found.rejections]
-    chosen = rank.shortlist(found.candidates, predicted, len(dims), settings.compiled, settings.within)
-    compiled, refused = compile_all(chosen, cache_dir, progress)
-    rejected += [_rejected(r, predicted[r.seed.id], settings) for r in refused]
+    sample = ranked_on([name in family.large for name, _ in shapes], settings.ranked)
+    rough = rank.predict_all(found.candidates, [dims[i] for i in sample], progress)
+    chosen = rank.shortlist(found.candidates, rough, len(sample), settings.compiled, settings.within)
+    accepted, refused = verify_all(chosen, progress)
+    compiled, spoiled = compile_all(accepted, cache_dir, progress)
     if not compiled:
         raise CakeError(error("tuning/no-candidate", "data", f"no seed of {family.name} passes the gates for {target}",
                               contract="A family has a member that verifies and compiles."))  # fmt: skip
-    twins: list[Candidate] = []
-    for dtype in family.alike:
-        wanted = [twin(family, c, dtype, target) for c in compiled if c.seed.dtype == family.alike[dtype]]
-        rejected += [_rejected(w, {}, settings) for w in wanted if isinstance(w, Rejection)]
-        kept, refused = compile_all([w for w in wanted if isinstance(w, Candidate)], cache_dir, progress)
-        rejected += [_rejected(r, {}, settings) for r in refused]
-        twins += kept
+    predicted = rank.predict_all(compiled, dims, progress)
+    stopped = [*found.rejections, *refused, *spoiled]
+    twins, unlike = _twins(family, compiled, target, cache_dir, progress)
+    scale = len(dims) / len(sample)
+    rejected = [_rejected(r, [dims[i] for i in sample], scale, family, settings) for r in (*stopped, *unlike)]
     order: dict[str, list[tuple[str, ...]]] = {}
     for dtype in family.tuned_dtypes:
         own = [c for c in compiled if c.seed.dtype == dtype]
@@ -88,7 +86,8 @@ def prepare(
             for i, (name, shape) in enumerate(shapes)
         ),
         predictions={c.id: tuple(_short(predicted[c.id].get(i)) for i in range(len(dims))) for c in compiled},
-        seeds=found.seeds, verified=len(found.candidates), rejected=tuple(rejected), prepare_s=round(time.monotonic() - start, 1),
+        seeds=found.seeds, legal=len(found.candidates), verified=len(accepted),
+        rejected=tuple(rejected), prepare_s=round(time.monotonic() - start, 1),
     )  # fmt: skip
     code = {b.sha256: b.cubin for c in (*compiled, *twins) for b in c.builds}
     campaign.write(directory, made, code)
@@ -103,23 +102,43 @@ def _short(us: float | None) -> float | None:
     return None if us is None else float(f"{us:.5g}")
 
 
-def _bound_predictions(r: Rejection, family: Family, target: str, dims: Sequence[Shape]) -> dict[int, float]:
-    """Predicted times of a seed that bound and was rejected later."""
-    if r.gate == "bind":
-        return {}
-    from corpus import executable
-    from corpus.tuning.candidates import member_source
-
-    source = member_source(family, r.seed.kernel, target)
-    contract = contracts()[family.contracts[r.seed.dtype]]
-    return rank.predict(executable.load(source.file, r.seed.bindings, target, source.entry.kernel), contract, dims)
+def ranked_on(large: Sequence[bool], most: int) -> list[int]:
+    """The shapes on which seeds are ranked before they are compiled: every large one, and others at equal distances up to `most`."""
+    others = [i for i, is_large in enumerate(large) if not is_large]
+    room = max(1, most - (len(large) - len(others)))
+    step = max(1.0, len(others) / room)
+    picked = {others[int(i * step)] for i in range(room) if int(i * step) < len(others)}
+    return sorted(picked | {i for i, is_large in enumerate(large) if is_large})
 
 
-def _rejected(r: Rejection, predicted: Mapping[int, float], settings: Settings) -> Rejected:
-    cost = cost_s(predicted, settings)
+def _twins(
+    family: Family, compiled: Sequence[Candidate], target: str, cache_dir: Path | None, progress: Progress
+) -> tuple[list[Candidate], list[Rejection]]:
+    """The compiled schedules for the element types that take their routes, through the same gates."""
+    twins: list[Candidate] = []
+    rejected: list[Rejection] = []
+    for dtype, source in family.alike.items():
+        made = [twin(family, c, dtype, target) for c in compiled if c.seed.dtype == source]
+        rejected += [m for m in made if isinstance(m, Rejection)]
+        accepted, refused = verify_all([m for m in made if isinstance(m, Candidate)], progress)
+        kept, spoiled = compile_all(accepted, cache_dir, progress)
+        twins += kept
+        rejected += [*refused, *spoiled]
+    return twins, rejected
+
+
+def _rejected(r: Rejection, sample: Sequence[Shape], scale: float, family: Family, settings: Settings) -> Rejected:
+    """The record of a rejection. Its cost is that at the sample of shapes times `scale`; twins would not have been measured."""
+    s = r.seed
+    cost = None
+    if s.dtype in family.alike:
+        cost = 0.0
+    elif r.executable is not None:
+        predicted = rank.predict(r.executable, contracts()[family.contracts[s.dtype]], sample)
+        cost = cost_s(predicted, settings)
+        cost = None if cost is None else cost * scale
     if r.hangs:
         cost = (cost or 0.0) + settings.hang + settings.restart
-    s = r.seed
     return Rejected(
         id=s.id, kernel=s.kernel, bindings=dict(s.bindings), dtype=s.dtype, gate=r.gate, rule=r.rule, reason=r.reason[:400],
         hangs=r.hangs, cost_s=None if cost is None else round(cost, 4),

@@ -206,7 +206,7 @@ def gates(campaign: Campaign, journal: Journal) -> dict[str, Any]:
     counted = Counter((r.gate, r.rule) for r in campaign.rejected)
     compiled = sum(not c.twin for c in campaign.candidates)
     return {
-        "seeds": campaign.seeds, "verified": campaign.verified, "compiled": compiled,
+        "seeds": campaign.seeds, "legal": campaign.legal, "verified": campaign.verified, "compiled": compiled,
         "left_out_by_prediction": campaign.left_out,
         "rejected": [{"gate": g, "rule": r, "seeds": n} for (g, r), n in sorted(counted.items())],
         "gpu_s_not_spent": round(sum(cost for _, cost in costs), 1),
