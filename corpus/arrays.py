@@ -142,6 +142,16 @@ class Math:
         """a[..., index] along one axis, elementwise as numpy.take_along_axis."""
         return np.take_along_axis(a, index, axis=axis)
 
+    def concatenate(self, parts: list[Array]) -> Array:
+        """Arrays one after the other along the first axis."""
+        return np.concatenate(parts)
+
+    def sum_rows(self, a: Array, index: Array, count: int) -> Array:
+        """[count, D]: row i is the sum of the rows r of `a` [N, D] with index[r] == i."""
+        out = np.zeros((count, a.shape[1]))
+        np.add.at(out, index, a)
+        return out
+
     def maximum(self, a: Array, b: Array | float) -> Array:
         """Elementwise maximum."""
         return np.maximum(a, b)
@@ -244,6 +254,12 @@ class TorchMath(Math):
 
     def take_along(self, a: Array, index: Array, axis: int = -1) -> Array:
         return a.gather(axis, index)
+
+    def concatenate(self, parts: list[Array]) -> Array:
+        return self.torch.cat(parts)
+
+    def sum_rows(self, a: Array, index: Array, count: int) -> Array:
+        return self.torch.zeros((count, a.shape[1]), dtype=self.torch.float64, device=a.device).index_add_(0, index, a)
 
     def maximum(self, a: Array, b: Array | float) -> Array:
         return a.clamp(min=b) if isinstance(b, (int, float)) else self.torch.maximum(a, b)

@@ -51,12 +51,17 @@ class CorpusKernel(BaseModel):
 
 def kernels() -> list[CorpusKernel]:
     """All corpus kernels in index order; raises CakeError `corpus/bad-index` naming the entry and fault."""
-    return list(_read(INDEX, INDEX.stat().st_mtime_ns if INDEX.exists() else 0))
+    return list(_read(INDEX, INDEX.stat().st_mtime_ns if INDEX.exists() else 0, "kernels"))
+
+
+def programs() -> list[CorpusKernel]:
+    """All corpus programs, files of several kernels with a `@program`, in index order; raises as `kernels`."""
+    return list(_read(INDEX, INDEX.stat().st_mtime_ns if INDEX.exists() else 0, "programs"))
 
 
 def kernel(name: str) -> CorpusKernel:
-    """One kernel by name; raises CakeError `corpus/unknown-kernel` with the known names."""
-    found = kernels()
+    """One kernel or program by name; raises CakeError `corpus/unknown-kernel` with the known names."""
+    found = [*kernels(), *programs()]
     for k in found:
         if k.name == name:
             return k
@@ -68,21 +73,23 @@ def kernel(name: str) -> CorpusKernel:
 
 
 @functools.lru_cache(maxsize=4)
-def _read(path: Path, mtime: int) -> tuple[CorpusKernel, ...]:
+def _read(path: Path, mtime: int, part: str) -> tuple[CorpusKernel, ...]:
+    """One list of the index. Names are distinct over all lists."""
     if not mtime:
         return ()
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        found = tuple(CorpusKernel.model_validate(entry) for entry in raw["kernels"])
+        lists = {key: tuple(CorpusKernel.model_validate(e) for e in raw[key]) for key in ("kernels", "programs")}
     except (ValueError, KeyError, TypeError, ValidationError) as exc:
         _bad(f"{path.name} does not parse: {exc}")
+    found = [k for entries in lists.values() for k in entries]
     for k in found:
         if not k.path.resolve().is_relative_to(DIRECTORY.resolve()) or not k.path.is_file():
             _bad(f"kernel {k.name}: no file {k.file}")
     names = [k.name for k in found]
     if len(set(names)) != len(names):
         _bad("kernel names are not distinct")
-    return found
+    return lists[part]
 
 
 def _bad(message: str) -> NoReturn:

@@ -71,7 +71,12 @@ def solution(t: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     old = t["c"].astype(np.float64).reshape(batches * count, width)
     going = t["before"] > t["tol"]
     live = np.where(going[:, None], size.reshape(batches, count), 0).reshape(batches * count, 1)
-    mean = np.where(live > 0, total / np.maximum(live, 1.0), old).reshape(t["c"].shape).astype(np.float32).astype(t["c"].dtype)
+    mean = (
+        np.where(live > 0, total / np.maximum(live, 1.0), old)
+        .reshape(t["c"].shape)
+        .astype(np.float32)
+        .astype(t["c"].dtype)
+    )
     wide = mean.astype(np.float64)
     gap = np.sqrt(np.sum((wide - t["c"].astype(np.float64)) ** 2, axis=-1))
     return {
