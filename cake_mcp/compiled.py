@@ -26,10 +26,11 @@ def directories() -> list[Path]:
 @cache
 def table(family: str, target: str) -> Table:
     """The table of a family on a target; raises CakeError `dispatch/no-table` or `dispatch/bad-table`."""
-    for directory in directories()[:-1]:
+    *own, shipped = directories()
+    for directory in own:
         if (directory / f"{family}.{target}.json").is_file():
             return routes.load(family, target, directory)
-    return routes.load(family, target)
+    return routes.load(family, target, shipped)
 
 
 def cubin(source: Table, variant: Variant, key: str) -> bytes:

@@ -19,6 +19,11 @@ from lowering.cache import CubinCache
 
 Binding = int | float | bool | str
 
+UNTUNED: dict[str, tuple[tuple[str, ...], tuple[tuple[str, dict[str, Binding], str], ...]]] = {
+    "row_norms": (("M", "D"), (("row_norms", {}, "bf16"), ("row_norms", {"DT": "f16"}, "f16"))),
+}
+"""Families that are too small to tune: dims, and (kernel, bindings, dtype) of each variant."""
+
 
 def recipe_of(
     kernel: str, bindings: Mapping[str, Binding], target: str
@@ -117,12 +122,20 @@ def _name(kernel: str, bindings: Mapping[str, Binding], dtype: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """`refresh FILE...`: bring tables up to date; `check FILE...`: 1 if one is stale."""
-    from corpus import files
+    """`refresh FILE...`: bring tables up to date; `check FILE...`: 1 if one is stale; `untuned TARGET`: write the tables of UNTUNED."""
+    from corpus import files, routes
 
     verb, *paths = argv or ["help"]
+    if verb == "untuned" and len(paths) == 1:
+        for family, (dims, members) in UNTUNED.items():
+            path = routes.DIRECTORY / f"{family}.{paths[0]}.json"
+            files.replace(path, table_text(untuned(family, paths[0], dims, members)))
+            print(path)
+        return 0
     if verb not in ("refresh", "check") or not paths:
-        print("python -m corpus.recipes refresh|check corpus/families/NAME.TARGET.json ...")
+        print(
+            "python -m corpus.recipes refresh|check corpus/families/NAME.TARGET.json ...\npython -m corpus.recipes untuned TARGET"
+        )
         return 2
     stale = 0
     for path in map(Path, paths):

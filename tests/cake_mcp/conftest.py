@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cake_mcp import compiled, operation
+from corpus import routes
 from corpus.recipes import table_text, untuned
 from corpus.routes import Table
 from lowering.cache import CubinCache
@@ -39,6 +40,7 @@ def cu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCuda:
     monkeypatch.setattr(operation, "libcuda", lambda: cu)
     monkeypatch.setattr(operation, "_adapters", {})
     monkeypatch.setattr(operation, "_gpus", {})
+    monkeypatch.setattr(routes, "DIRECTORY", tmp_path / "shipped")  # the committed tables change as they are tuned
     monkeypatch.setenv("CAKE_TABLES_DIR", str(tmp_path / "tables"))
     monkeypatch.setenv("CAKE_CACHE_DIR", str(tmp_path / "cubins"))
     (tmp_path / "tables").mkdir()
