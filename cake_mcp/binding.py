@@ -35,6 +35,8 @@ class Ready:
     workspace_bytes: int = 0
     byte: Any = None
     no_gradient: bool = False
+    given: bool = False
+    """Whether the caller passes an output."""
     sizes: tuple[int, ...] = ()
     """Bytes of the inputs that are given, then of the outputs."""
     names: tuple[str, ...] = ()
@@ -106,7 +108,9 @@ def bind(operation: Operation, lead: Adapter, facts: Sequence[Facts | None], dim
             _bad("needs-output", f"pass out= ({spec.name}: shape {wanted[spec.name]}, {spec.dtype or dtype}); Cake cannot ask {lead.name} "
                  "for memory", "Outputs are allocated by the library of the first input.")  # fmt: skip
         outputs.append((wanted[spec.name], lead.native_dtype(spec.dtype or dtype) if f is None else None))
-    ready = Ready(operation, lead, tuple(outputs))
+    ready = Ready(
+        operation, lead, tuple(outputs), given=len(given) > sum(f is not None for f in facts[: len(layout.inputs)])
+    )
     if all(0 in wanted[s.name] for s in layout.outputs):
         return ready
     crooked = tuple(s.name for s, f in given if s.name in names and not _straight(s, f).contiguous)

@@ -5,6 +5,7 @@ Each is named in a log record (structlog, event `cake.fallback`, once per combin
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,7 +77,10 @@ class Fallback:
 
 
 def log(event: str, **fields: Any) -> None:
-    """A warning of the host path. structlog is loaded when there is something to say."""
+    """A warning of the host path: by the caller's configuration of structlog, else to stderr. structlog is loaded when there is
+    something to say."""
     import structlog
 
-    structlog.get_logger("cake_mcp").warning(event, **fields)
+    # Unconfigured, structlog prints to stdout, which belongs to the caller's program.
+    own = None if structlog.is_configured() else structlog.PrintLogger(sys.stderr)
+    (structlog.get_logger() if own is None else structlog.wrap_logger(own)).warning(event, **fields)

@@ -120,13 +120,14 @@ class Operation:
             keys.append(key)
             pointers.append(pointer)
             low |= pointer
-        given = False
+        written: list[int] = []
         for array in outputs:
             if array is None:
                 keys.append(None)
                 continue
-            given = True
-            keys.append((_adapters.get(type(array)) or adapter_of(array)).view(array, where)[0])
+            key, pointer = (_adapters.get(type(array)) or adapter_of(array)).view(array, where)
+            keys.append(key)
+            written.append(pointer)
         known = (*keys, *dims.items()) if dims else tuple(keys)
         ready = self._known.get(known)
         if ready is None:
@@ -139,16 +140,20 @@ class Operation:
         if ready.no_gradient:
             ready.refuse_gradient()
         # From here on: memory, pointers, launch.
-        results, fresh = [], []
-        for array, (shape, dtype) in zip(outputs, ready.outputs, strict=True):
-            if array is None:
-                array = lead.empty(shape, dtype, first, device, explicit)
-                fresh.append(array)
-                pointers.append(lead.pointer(array))
-            else:
-                pointers.append(adapter_of(array).view(array, where)[1])
-            results.append(array)
-        if given:
+        results, fresh = outputs, []
+        if len(written) == len(outputs):
+            pointers += written
+        else:
+            results = []
+            for array, (shape, dtype) in zip(outputs, ready.outputs, strict=True):
+                if array is None:
+                    array = lead.empty(shape, dtype, first, device, explicit)
+                    fresh.append(array)
+                    pointers.append(lead.pointer(array))
+                else:
+                    pointers.append(written.pop(0))
+                results.append(array)
+        if ready.given:
             ready.refuse_overlap(pointers)
         space = 0
         if ready.workspace_bytes:

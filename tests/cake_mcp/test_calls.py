@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -255,6 +259,16 @@ def test_fallbacks_are_named_once_and_refused_when_strict(cu: FakeCuda, torch: A
     assert len(cu.launches) == 6
 
 
+def test_a_fallback_is_told_on_stderr_unless_the_caller_says_otherwise(
+    cu: FakeCuda, torch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, c, sq = arrays(torch)
+    structlog.reset_defaults()
+    kmeans_assign(torch.Tensor((2, 500, 64), offset=2), c, c_sq=sq)
+    told = capsys.readouterr()
+    assert "cake.fallback" in told.err and told.out == ""
+
+
 def test_features_are_padded_with_zeros_to_what_a_kernel_takes(cu: FakeCuda, torch: Any) -> None:
     x, c, sq = torch.Tensor((2, 500, 60)), torch.Tensor((2, 100, 60)), torch.Tensor((2, 100), torch.float32)
     with structlog.testing.capture_logs() as logs:
@@ -366,3 +380,13 @@ def _bf16() -> Any:
     import ml_dtypes
 
     return ml_dtypes.bfloat16
+
+
+def test_neither_the_import_nor_a_first_call_loads_a_compiler(cu: FakeCuda, tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "CAKE_TABLES_DIR": str(tmp_path / "tables"), "CAKE_CACHE_DIR": str(tmp_path / "cubins")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cake_mcp.light"], cwd=root, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"imported": [], "called": [], "launches": 1}

@@ -36,7 +36,7 @@ def test_what_the_compiler_no_longer_makes_is_stale_until_it_is_refreshed(table:
     name = next(iter(table.variants))
     old = replace(table.variants[name], recipe={**table.variants[name].recipe, "launches": [{"cubin_key": "0" * 64}]})
     stale = replace(table, variants={**table.variants, name: old})
-    with pytest.raises(CakeError, match="made with another version of Cake or of row_norms.*recipes refresh") as caught:
+    with pytest.raises(CakeError, match=r"made with another version of Cake or of row_norms.*recipes refresh") as caught:
         compile_variant(old, "sm_90a", tmp_path)
     assert caught.value.diagnostic.rule == "dispatch/stale-table"
     assert refreshed(stale) == table
