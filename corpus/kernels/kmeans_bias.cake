@@ -16,8 +16,8 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
     tiles = tile_space(B, ceil_div(N, BN))
     launch(ctas=min(tiles.count, device.sms))
 
-    producer = role(thread, warps=2, registers=select(WG == 3, 56, 64))
-    norms = role(warp, count=2, registers=select(WG == 3, 56, 64))
+    producer = role(thread, warps=2, registers=select(WG == 4, 32, 56))
+    norms = role(warp, count=2, registers=select(WG == 4, 32, 56))
     math = role(warpgroup, count=WG, registers=select(WG == 2, 224, select(WG == 3, 152, 112)))
 
     x_s = smem(DT, BN, W, stages=XS, swizzle=min(128, 2 * W))

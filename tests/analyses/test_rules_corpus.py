@@ -80,7 +80,7 @@ def test_a_text_that_does_not_parse_skips_every_later_layer() -> None:
 
 def test_roles_that_share_a_warpgroup_ask_for_one_number_of_registers() -> None:
     text = next(p for p in KERNELS if p.stem == "kmeans_bias").read_text()
-    role = "norms = role(warp, count=2, registers=select(WG == 3, 56, 64))"
+    role = "norms = role(warp, count=2, registers=select(WG == 4, 32, 56))"
     assert role in text
     for other, said in (
         ("norms = role(warp, count=2, registers=40)", "producer, norms"),
