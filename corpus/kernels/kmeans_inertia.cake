@@ -41,6 +41,6 @@ def kmeans_distances(x: In[DT, B, N, D], label: In[i32, B, N], c: In[DT, B, C, D
 
 @program
 def kmeans_inertia(x: In[DT, B, N, D], label: In[i32, B, N], c: In[DT, B, C, D], inertia: Out[f32, B], *,
-                   DT: (bf16, f16) = bf16):
+                   DT: (bf16, f16) = bf16, DP: (16, 32, 64, 128) = 128):
     fill(inertia, 0.0)
-    kmeans_distances(x, label, c, inertia)
+    kmeans_distances(x, label, c, inertia, DP=DP)

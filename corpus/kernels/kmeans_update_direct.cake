@@ -119,12 +119,12 @@ def kmeans_shift(moved: In[f32, B, S], before: In[f32, B], tol: In[f32, B], shif
 def kmeans_update_direct(x: In[DT, B, N, D], label: In[i32, B, N], c: In[DT, B, C, D], before: In[f32, B],
                          tol: In[f32, B], mean: Out[DT, B, C, D], mean_sq: Out[f32, B, C], size: Out[i32, B, C],
                          shift: Out[f32, B], *,
-                         DT: (bf16, f16) = bf16, R: (1, 4, 8, 16, 32) = 1):
+                         DT: (bf16, f16) = bf16, R: (1, 4, 8, 16, 32) = 1, DP: (16, 32, 64, 128) = 128):
     S = ceil_div(C + 1, 4) * 4
     total = workspace(f32, B, C, D)
     count = workspace(i32, B, R, S)
     moved = workspace(f32, B, S)
-    kmeans_clear(total, count)
-    kmeans_add(x, label, total, count)
-    kmeans_mean(total, count, c, before, tol, mean, mean_sq, size, moved)
+    kmeans_clear(total, count, DP=DP)
+    kmeans_add(x, label, total, count, DP=DP)
+    kmeans_mean(total, count, c, before, tol, mean, mean_sq, size, moved, DP=DP)
     kmeans_shift(moved, before, tol, shift)

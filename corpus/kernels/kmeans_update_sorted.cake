@@ -215,7 +215,8 @@ def kmeans_shift(moved: In[f32, B, S], before: In[f32, B], tol: In[f32, B], shif
 def kmeans_update_sorted(x: In[DT, B, N, D], label: In[i32, B, N], c: In[DT, B, C, D], before: In[f32, B],
                          tol: In[f32, B], mean: Out[DT, B, C, D], mean_sq: Out[f32, B, C], size: Out[i32, B, C],
                          shift: Out[f32, B], *,
-                         DT: (bf16, f16) = bf16, R: (1, 4, 8, 16, 32) = 8, PER: (1, 2, 4, 8) = 4):
+                         DT: (bf16, f16) = bf16, R: (1, 4, 8, 16, 32) = 8, DP: (16, 32, 64, 128) = 128,
+                         PER: (1, 2, 4, 8) = 4):
     S = ceil_div(C + 1, 4) * 4
     total = workspace(f32, B, C, D)
     count = workspace(i32, B, R, S)
@@ -224,10 +225,10 @@ def kmeans_update_sorted(x: In[DT, B, N, D], label: In[i32, B, N], c: In[DT, B, 
     order = workspace(i32, B, N)
     group = workspace(i32, B, N)
     moved = workspace(f32, B, S)
-    kmeans_clear(total, count)
+    kmeans_clear(total, count, DP=DP)
     kmeans_rank(label, count, rank, PER=PER)
     kmeans_scan(count, start)
     kmeans_place(label, rank, start, order, group, PER=PER)
-    kmeans_runs(x, order, group, total)
-    kmeans_mean(total, count, c, before, tol, mean, mean_sq, size, moved)
+    kmeans_runs(x, order, group, total, DP=DP)
+    kmeans_mean(total, count, c, before, tol, mean, mean_sq, size, moved, DP=DP)
     kmeans_shift(moved, before, tol, shift)
