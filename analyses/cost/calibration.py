@@ -60,7 +60,8 @@ class Calibration:
         found = self.rates.get(name)
         if found is None:
             raise CakeError(
-                error("cost/rate-missing", "performance", f"the calibration of {self.device} has no rate {name!r}; run `cake calibrate` again",
+                error("cost/rate-missing", "performance",
+                      f"the calibration of {self.device} has no rate {name!r}; run `cake calibrate` again",
                       contract="A calibrated prediction uses measured rates only.")
             )  # fmt: skip
         return found.value

@@ -1,47 +1,42 @@
-"""Bounds and schedule of one kernel at one shape.
+"""Time, bounds and schedule of one kernel at one shape, from the rates of a device.
 
-Method: walk the bound program once per role with the runtime extents known, multiplying by trip counts, and add up what each op asks
-of each SM resource. A role's own time is the sum of its steps (they are in order); the CTA's time is the largest of: a role alone, a
-resource shared by all roles. The grid's time is the larger of that over the waves and the device-wide limits (HBM with each tensor moved
-once, L2 with every copy counted). What is not modelled is listed in `assumptions`.
+`analyses.cost.machine` holds the rates (measured where the device has a calibration), `work` what each op asks, `schedule` what a CTA
+takes; here CTAs become a grid: waves over the SMs, the limits of the whole device (HBM with every tensor moved once, L2), the clock
+under tensor load, the launch. docs/cost-model.md explains every term. What is not modelled is listed in `assumptions`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyses.cost.work import Rates, Work, let_work, op_work
+from analyses.cost.calibration import find
+from analyses.cost.machine import Machine
+from analyses.cost.schedule import Schedule, shares
+from analyses.cost.work import SHARED
 from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
 from cake_ir.diagnostics import CakeError, error
 
-# Fixed costs in seconds and clocks, assumed (not measured on the user's device); they only matter for small problems.
-LAUNCH_S = 3.0e-6
-FIRST_LOAD_CLK = 1000.0
-SYNC_CLK = 30.0
-_SHARED = ("tensor", "smem", "fma", "alu", "sfu", "shuffle")
-_OVERLAPPED = (
-    "tma_load",
-    "tma_store",
-    "bulk_load",
-    "bulk_store",
-    "cp_async",
-    "bulk_reduce",
-    "tma_reduce",
-    "tcgen05_mma",
+ASSUMPTIONS = (
+    "each input is read from HBM once and each output written once; what CTAs read at the same time crosses L2 once",
+    "roles overlap with each other, steps of one role do not, except asynchronous copies and products that are not waited for",
+    "loops over data run once, branches on data are not taken",
+    "bank conflicts, register moves and what other kernels leave in L2 are not modelled",
 )
+IDLE = 0.25
+"""A CTA whose busiest resource works less than this part of the time waits for latencies."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """All times in microseconds; docs/cost-model.md explains every field.
 
-    bounds_us: time each resource needs if nothing else cost anything (the roofline); bound_by is the largest. limited_by: what
-    this schedule waits for: a resource, "role NAME" (its steps are in order), "latency" (too little work per CTA to hide the first
-    load), hbm or l2. floor_us: what no schedule beats on this device (compulsory bytes, tensor work). calibrated is False: rates
-    are datasheet numbers."""
+    bounds_us: time each resource needs if nothing else cost anything (the roofline); bound_by is the largest. limited_by: what this
+    schedule waits for: a resource, "role NAME" (its steps are in order), "copy latency" (a ring with too few stages), "latency" (too
+    little work on an SM to fill the time that loads and barriers take), hbm or l2. floor_us: what no schedule beats on this device
+    (compulsory bytes, tensor work). clock_mhz: the SM clock that the time was made with. calibrated: whether the rates were measured on
+    `device`; source: when and how."""
 
     time_us: float
     floor_us: float
@@ -61,90 +56,68 @@ class Estimate:
     target: str
     shape: dict[str, int] = field(default_factory=dict)
     calibrated: bool = False
-    assumptions: tuple[str, ...] = (
-        "datasheet rates of the target's full product, not measured on your device",
-        "each input is read from HBM once and each output written once; every copy crosses L2",
-        "roles overlap perfectly with each other; steps of one role do not overlap, except asynchronous copies",
-        "bank conflicts, instruction issue, barrier latency and power throttling are not modelled",
-    )
+    assumptions: tuple[str, ...] = ()
+    device: str = ""
+    source: str = ""
+    clock_mhz: float = 0.0
 
 
-class _Walk:
-    """One pass over the program for CTA 0 of the grid (it gets the most tiles)."""
+def estimate(bound: B.BoundKernel, shape: dict[str, int], device: str | None = None) -> Estimate:
+    """Estimate one kernel at one shape (every dimension by name; kernel scalars may be given too).
 
-    def __init__(self, bound: B.BoundKernel, env: list[Any]) -> None:
-        self.bound, self.env = bound, env
-        self.rates = Rates(bound.target)
-        self.total: Work = defaultdict(float)
-        self.roles: dict[str, float] = defaultdict(float)
-        self.sites: dict[tuple[int, int, str], list[float]] = {}
-        self._compiled: dict[int, Any] = {}
-
-    def value(self, x: Any) -> Any:
-        f = self._compiled.get(id(x))
-        if f is None:
-            f = self._compiled[id(x)] = compile_sx(x)
-        try:
-            return f(self.env)
-        except (TypeError, ZeroDivisionError, OverflowError):
-            return 0
-
-    def run(self, body: tuple[B.Stmt, ...], times: float, role: B.Role | None, warps: int) -> None:
-        for s in body:
-            self.step(s, times, role, warps)
-
-    def step(self, s: B.Stmt, times: float, role: B.Role | None, warps: int) -> None:
-        if isinstance(s, B.SetScalar):
-            self.env[s.var.slot] = self.value(s.value)
-        elif isinstance(s, B.RoleBlock):
-            if s.instance is not None:
-                self.env[s.instance.slot] = 0
-            unit = {"thread": 1, "warp": 1, "warpgroup": 4}[s.role.unit]
-            self.run(s.body, times, s.role, unit)
-        elif isinstance(s, B.For):
-            start, stop, step = self.value(s.start), self.value(s.stop), max(1, self.value(s.step))
-            trips = max(0, -(-(stop - start) // step))
-            if trips:
-                self.env[s.var.slot] = start + trips // 2 * step
-                self.run(s.body, times * trips, role, warps)
-        elif isinstance(s, B.While):
-            self.run((*s.prelude, *s.body), times, role, warps)
-        elif isinstance(s, B.If):
-            self.run(s.then if self.value(s.cond) else s.orelse, times, role, warps)
-        elif isinstance(s, B.ElectedBlock):
-            self.run(s.body, times, role, 1)
-        elif isinstance(s, B.WarpsBlock):
-            if s.warp is not None:
-                self.env[s.warp.slot] = 0
-            self.run(s.body, times * 4, role, 1)
-        elif isinstance(s, B.Let):
-            self.add(s.span, s.frag.name, let_work(s, self.rates, warps), times, role, False)
-        elif isinstance(s, B.Op):
-            for r in s.results:
-                if isinstance(r, B.ScalarVar):
-                    self.env[r.slot] = 0
-            work = op_work(s, self.rates, self.bound.launch.cluster, warps)
-            self.add(s.span, s.name, work, times, role, s.name in _OVERLAPPED)
-            if s.decl.completion == "blocks" and role is not None:
-                self.roles[role.name] += SYNC_CLK * times
-
-    def add(self, span: Any, label: str, work: Work, times: float, role: B.Role | None, overlapped: bool) -> None:
-        count = role.count if role is not None else 1
-        for resource, clocks in work.items():
-            self.total[resource] += clocks * times * count
-            if resource in _SHARED:
-                entry = self.sites.setdefault((span.line, span.col, label), [0.0, 0.0])
-                entry[0] += clocks * times * count
-        if role is not None and not overlapped:
-            # alone, a unit of w warps reaches w/4 of the SM's lanes; the tensor core serves one unit at full rate
-            own = sum(c for r, c in work.items() if r in ("fma", "alu", "sfu", "shuffle"))
-            scale = min(1.0, 4.0 / count) if role.unit == "warp" else 1.0
-            self.roles[role.name] += times * (
-                own * scale + work.get("tensor", 0.0) + work.get("smem", 0.0) * (work.get("tensor", 0.0) == 0.0)
-            )
+    device: its CUDA name (default: the product of the kernel's target). Raises CakeError for a shape the kernel does not admit, and
+    `cost/unknown-device` for a device that was not measured and has no data sheet here.
+    """
+    calibration = find(bound.target.name, device)
+    return estimate_on(bound, shape, Machine.of(bound.target, calibration))
 
 
-def _environment(bound: B.BoundKernel, shape: dict[str, int]) -> tuple[list[Any], int]:
+def estimate_on(bound: B.BoundKernel, shape: dict[str, int], m: Machine) -> Estimate:
+    """`estimate` for a machine at hand. Raises CakeError for a shape the kernel does not admit."""
+    env, ctas = _environment(bound, shape, m.sms)
+    resident = _resident(bound)
+    busy = max(1, min(resident, -(-ctas // m.sms)))
+    schedule = Schedule(bound, m, env, busy, shares(bound, env, min(ctas, m.sms * busy)))
+    top, slots = schedule.top, m.sms * resident
+    start = m.latency["first_load"] if any(_copies(s) for s in B.walk(bound.body)) else m.latency["load"] / 2
+    cta = top.time + start
+    whole, rest = divmod(ctas, slots)
+    alone = max(top.own.values(), default=0.0) + start
+    last = max(alone, cta * -(-rest // m.sms) / busy) if rest else 0.0
+    grid = max(whole * cta + last, -(-ctas // m.sms) * m.latency["cta_start"])
+
+    average = _average_fraction(bound, schedule, ctas)
+    per_sm = ctas * average / m.sms
+    tensor_clk = top.work.get("tensor", 0.0) * per_sm
+    # the power cap lowers the clock the more the busier the tensor cores are
+    clock = m.clock_hz - (m.clock_hz - m.clock_tensor_hz) * min(1.0, tensor_clk / grid if grid else 0.0)
+    reads, writes = _hbm(bound, schedule)
+    bounds = {
+        "hbm": reads / m.hbm_read + writes / m.hbm_write,
+        "l2": top.work.get("l2", 0.0) * ctas * average / m.l2,
+        **{r: top.work[r] * per_sm / clock for r in SHARED if top.work.get(r, 0.0) > 0},
+    }
+    memory = max(bounds["hbm"], bounds["l2"])
+    time_s = max(grid / clock, memory) + m.latency["launch_us"] * 1e-6
+    if grid / clock <= memory:
+        limited_by = "hbm" if bounds["hbm"] >= bounds["l2"] else "l2"
+    else:
+        idle = top.by.startswith("role") and schedule.asked(top.work)[0] * busy < IDLE * cta
+        limited_by = "latency" if idle else top.by
+    tensor_s = tensor_clk / clock
+    us = 1e6
+    return Estimate(
+        time_us=time_s * us, floor_us=max(bounds["hbm"], tensor_s) * us, bound_by=max(bounds, key=lambda r: bounds[r]),
+        limited_by=limited_by, bounds_us={k: v * us for k, v in bounds.items()}, ctas=ctas, ctas_per_sm=resident,
+        waves=ctas / slots if slots else 0.0, cta_us=cta / clock * us, launch_us=m.latency["launch_us"],
+        role_us={n: c / clock * us for n, c in top.own.items()}, limiters=_limiters(schedule), tensor_flop=_flop(schedule) * ctas * average,
+        hbm_bytes=reads + writes, l2_bytes=top.work.get("l2", 0.0) * ctas * average, target=bound.target.name, shape=dict(shape),
+        calibrated=m.calibrated, assumptions=ASSUMPTIONS if m.calibrated else (f"{m.source}, not measured on your device", *ASSUMPTIONS),
+        device=m.name, source=m.source, clock_mhz=clock / 1e6,
+    )  # fmt: skip
+
+
+def _environment(bound: B.BoundKernel, shape: dict[str, int], sms: int) -> tuple[list[Any], int]:
     missing = [d for d in bound.dims if d not in shape]
     unknown = [k for k in shape if k not in bound.dims and k not in {a.name for a in bound.args}]
     if missing or unknown:
@@ -164,7 +137,6 @@ def _environment(bound: B.BoundKernel, shape: dict[str, int]) -> tuple[list[Any]
         env[var.slot] = shape[name]
     for var in bound.args:
         env[var.slot] = shape.get(var.name, 0)
-    sms = bound.target.value("sm_count")
     env[bound.builtins["sms"].slot] = sms
     for w in bound.where:
         if not compile_sx(w.cond)(env):
@@ -177,113 +149,54 @@ def _environment(bound: B.BoundKernel, shape: dict[str, int]) -> tuple[list[Any]
     return env, ctas
 
 
-def estimate(bound: B.BoundKernel, shape: dict[str, int]) -> Estimate:
-    """Estimate one kernel at one shape (every dimension by name). Raises CakeError for a shape the kernel does not admit."""
-    from cake_ir.derive import derive
-
-    env, ctas = _environment(bound, shape)
-    target = bound.target
-    clock = target.rate("clock_hz")
-    sms = target.value("sm_count")
-    walk = _Walk(bound, env)
-    walk.run(bound.body, 1.0, None, 1)
-    smem = derive(bound).smem_bytes
-    resident = _resident(bound, smem)
-    slots = sms * resident
-    waves = ctas / slots if slots else 0.0
-    full_waves = -(-ctas // slots) if ctas else 0
-    busy = min(resident, -(-ctas // sms)) if ctas else 0
-
-    shared = {r: walk.total[r] for r in _SHARED if walk.total[r] > 0}
-    # co-resident CTAs share the SM's resources; their roles overlap
-    clocks = {
-        **{r: c * max(1, busy) for r, c in shared.items()},
-        **{f"role {n}": c for n, c in walk.roles.items() if c > 0},
-    }
-    cta_clk = max(clocks.values(), default=0.0) + FIRST_LOAD_CLK
-    cta_s = cta_clk / clock
-
-    hbm_bytes = 0.0
-    for t in bound.tensors:
-        n = 1.0
-        for e in t.extents:
-            n *= walk.value(e)
-        hbm_bytes += n * t.dtype.bits / 8 * (2 if t.direction == "InOut" else 1)
-    average = _average_fraction(bound, walk, ctas)
-    l2_bytes = walk.total["l2"] * ctas * average
-    tensor_s = walk.total["tensor"] * ctas * average / sms / clock
-    bounds = {
-        "hbm": hbm_bytes / target.rate("hbm_bytes_per_s"),
-        "l2": l2_bytes / (target.rate("l2_bytes_per_clk_per_sm") * sms * clock)
-        if "l2_bytes_per_clk_per_sm" in target.facts
-        else 0.0,
-        **{r: c * ctas * average / sms / clock for r, c in shared.items()},
-    }
-    schedule = cta_s * full_waves
-    time_s = max(schedule, bounds["hbm"], bounds["l2"]) + LAUNCH_S
-    memory = max(bounds["hbm"], bounds["l2"])
-    if schedule <= memory:
-        limited_by = "hbm" if bounds["hbm"] >= bounds["l2"] else "l2"
-    elif max(clocks.values(), default=0.0) < FIRST_LOAD_CLK:
-        limited_by = "latency"
-    else:
-        limited_by = max(clocks, key=lambda r: clocks[r])
-    bits = {
-        op.operands["b"].buffer.dtype.bits if isinstance(op.operands["b"], B.View) else op.operands["b"].type.dtype.bits
-        for op in B.walk(bound.body)
-        if isinstance(op, B.Op) and op.name in ("wgmma", "mma", "tcgen05_mma")
-    }
-    flop = (
-        tensor_s * sms * clock * walk.rates.tensor(min(bits)) * (walk.rates.mma_sync if _uses(bound, "mma") else 1.0)
-        if bits
-        else 0.0
-    )
-    top = sorted(walk.sites.items(), key=lambda kv: -kv[1][0])[:3]
-    total = sum(v[0] for v in walk.sites.values()) or 1.0
-    us = 1e6
-    return Estimate(
-        time_us=time_s * us,
-        floor_us=max(bounds["hbm"], tensor_s) * us,
-        bound_by=max(bounds, key=lambda r: bounds[r]),
-        limited_by=limited_by,
-        bounds_us={k: v * us for k, v in bounds.items()},
-        ctas=ctas,
-        ctas_per_sm=resident,
-        waves=waves,
-        cta_us=cta_s * us,
-        launch_us=LAUNCH_S * us,
-        role_us={n: c / clock * us for n, c in walk.roles.items()},
-        limiters=tuple(
-            {"line": k[0], "col": k[1], "what": k[2], "clocks_per_cta": v[0], "share": v[0] / total} for k, v in top
-        ),
-        tensor_flop=flop,
-        hbm_bytes=hbm_bytes,
-        l2_bytes=l2_bytes,
-        target=target.name,
-        shape=dict(shape),
-    )
-
-
-def _uses(bound: B.BoundKernel, name: str) -> bool:
-    return any(isinstance(s, B.Op) and s.name == name for s in B.walk(bound.body))
-
-
-def _resident(bound: B.BoundKernel, smem: int) -> int:
+def _resident(bound: B.BoundKernel) -> int:
     """CTAs that fit on an SM by shared memory, threads and registers (registers as declared, else 64 per thread)."""
+    from cake_ir.derive.memory import memory_map
+
     t = bound.target
-    by_smem = t.value("smem_per_sm") // (smem + t.value("smem_reserved"))
+    by_smem = t.value("smem_per_sm") // (memory_map(bound).total + t.value("smem_reserved"))
     by_threads = t.value("threads_per_sm") // bound.threads
     declared = sum(32 * r.warps * (r.registers or 64) for r in bound.roles)
     by_registers = t.value("registers_per_sm") // declared
     return max(1, min(by_smem, by_threads, by_registers, t.value("blocks_per_sm")))
 
 
-def _average_fraction(bound: B.BoundKernel, walk: _Walk, ctas: int) -> float:
+def _copies(s: Any) -> bool:
+    return isinstance(s, B.Op) and s.name in ("tma_load", "bulk_load")
+
+
+def _hbm(bound: B.BoundKernel, schedule: Schedule) -> tuple[float, float]:
+    """Compulsory bytes (read, written): every tensor once, tensors that are updated both ways."""
+    reads = writes = 0.0
+    for t in bound.tensors:
+        n = t.dtype.bits / 8
+        for e in t.extents:
+            n *= schedule.value(e)
+        reads += n if t.direction != "Out" else 0.0
+        writes += n if t.direction in ("Out", "InOut") else 0.0
+    return reads, writes
+
+
+def _flop(schedule: Schedule) -> float:
+    """Tensor work of CTA 0, padding included."""
+    return schedule.top.work.get("flop", 0.0)
+
+
+def _limiters(schedule: Schedule) -> tuple[dict[str, Any], ...]:
+    top = sorted(schedule.sites.items(), key=lambda kv: -kv[1])[:3]
+    total = sum(schedule.sites.values()) or 1.0
+    return tuple(
+        {"line": line, "col": col, "what": what, "clocks_per_cta": clocks, "share": clocks / total}
+        for (line, col, what), clocks in top
+    )
+
+
+def _average_fraction(bound: B.BoundKernel, schedule: Schedule, ctas: int) -> float:
     """Work of the average CTA over that of CTA 0: persistent loops give the first clusters one tile more."""
     first = {bound.builtins["cluster_id"], bound.builtins["cta"]}
     for s in bound.body:
         if isinstance(s, B.For) and first & B.sx_vars(s.start):
-            count, step = walk.value(s.stop), max(1, walk.value(s.step))
+            count, step = schedule.value(s.stop), max(1, schedule.value(s.step))
             trips = -(-count // step)
             return count / (trips * step) if trips else 1.0
     return 1.0

@@ -1,132 +1,245 @@
 """What one op or elementwise statement asks of the machine, in clocks of the SM resource it occupies.
 
-Resources (per SM): tensor, smem, fma, alu, sfu, shuffle; and bytes: l2 (moved between L2 and the SM). Rates come from the target's
-table. Elementwise work is counted per warp instruction.
+Resources: tensor, smem, issue (the four schedulers together), fma, alu, sfu, shuffle; and bytes: l2 (asked of L2), port (what comes
+into the SM from it or leaves it: multicast brings more than was asked for); and flop, of products. Elementwise work is counted per
+warp instruction, as `ptxas` emits it on the epilogues of this corpus; what the counts leave out (moves, address arithmetic) is
+in `OVERHEAD`.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
+from analyses.cost.machine import SCHEDULERS, Machine
 from cake_ir import bound as B
 from cake_ir.dtypes import F32
 from cake_ir.layouts import placement
 
-Work = dict[str, float]  # resource -> clocks (l2: bytes)
+Work = dict[str, float]
 
-_FMA = {"+", "-", "*", "fma", "fnma", "fms", "neg"}
-_SFU = {"exp2", "rcp", "rsqrt", "log2", "sqrt", "tanh"}
-# instructions of a cross-lane reduction step: one shuffle and one combine
-_BUTTERFLY = 2
+PIPES = ("issue", "fma", "alu", "sfu", "shuffle")
+"""Resources that a unit's own instructions occupy one after the other."""
+SHARED = ("tensor", "smem", *PIPES)
 
-
-class Rates:
-    """Service rates of a target, per SM and clock."""
-
-    def __init__(self, target: Any) -> None:
-        def fact(key: str, default: float) -> float:
-            found = target.facts.get(key)
-            return float(found.value) if found is not None else default
-
-        self.target = target
-        self.smem = fact("smem_bytes_per_clk", 128)
-        self.fma = fact("fp32_lanes", 128)
-        self.alu = fact("alu_per_clk", 64)
-        self.sfu = fact("sfu_per_clk", 16)
-        self.shuffle = fact("shuffle_per_clk", 32)
-        self.mma_sync = fact("mma_sync_fraction", 1.0)
-
-    def tensor(self, bits: int) -> float:
-        """Dense FLOP per clock and SM of a matrix input width."""
-        key = {16: "tc_bf16", 8: "tc_fp8", 32: "tc_tf32"}[bits]
-        found = self.target.facts.get(key)
-        return float(found.value) if found is not None else float(self.target.facts["tc_bf16"].value)
+_FMA = frozenset({"+", "-", "*", "fma", "fnma", "fms"})
+_LOGIC = frozenset({"&", "|", "^", "~"})
+_SPECIAL = frozenset({"exp2", "rcp", "rsqrt", "log2", "sqrt", "tanh"})
+_FREE = frozenset({"neg", "abs", "bitcast"})
+"""Operand modifiers of the instruction that reads the value, or nothing at all."""
+OVERHEAD = 1.05
+"""Instructions that the counts leave out, as a factor on issue slots."""
+COPY_ISSUE = 12
+BARRIER_ISSUE = 6
+"""Warp instructions of a bulk copy (addresses, predicate, the copy) and of a barrier op, as the machine code of corpus kernels has them."""
 
 
-def elementwise(x: Any, slots: int, warps: int, rates: Rates, out: Work) -> None:
-    """Add the instructions of an elementwise expression: `slots` elements per thread in `warps` warps."""
+class Count:
+    """Adds warp instructions to a `Work`."""
+
+    def __init__(self, machine: Machine, out: Work) -> None:
+        self.out = out
+        self._lanes = {"fma": machine.fma, "alu": machine.alu, "sfu": machine.special, "shuffle": machine.shuffle}
+
+    def add(self, pipe: str, instructions: float) -> None:
+        """`instructions` warp instructions on a pipe (`issue`: on none of the counted ones)."""
+        self.out["issue"] += instructions * OVERHEAD / SCHEDULERS
+        if pipe != "issue":
+            self.out[pipe] += instructions * 32.0 / self._lanes[pipe]
+
+
+def elementwise(x: Any, slots: float, warps: int, count: Count) -> None:
+    """Add the instructions of an elementwise expression: `slots` elements a thread in `warps` warps."""
     if not isinstance(x, B.VOp):
         if isinstance(x, B.VExpand):
-            elementwise(x.x, placement(x.x.type).slots, warps, rates, out)
+            elementwise(x.x, placement(x.x.type).slots, warps, count)
         return
-    lanes = 32.0 * slots * warps
-    if x.op in _FMA and x.type.dtype is F32:
-        out["fma"] += lanes / rates.fma
-    elif x.op in _SFU:
-        out["sfu"] += lanes / rates.sfu
-    elif x.op != "bitcast":
-        out["alu"] += lanes / rates.alu
+    times = slots * warps
+    floating = x.type.dtype is F32
+    if x.op in _LOGIC and x.type.dtype.name != "bool":
+        leaves = list(_leaves(x))
+        count.add("alu", times * max(1, math.ceil((len(leaves) - 1) / 2)))  # LOP3 takes three inputs
+        for a in leaves:
+            elementwise(a, slots, warps, count)
+        return
+    if x.op == "cast":
+        _cast(x, times, count)
+    elif x.op in _FMA and floating:
+        count.add("fma", times)
+    elif x.op in _SPECIAL:
+        count.add("sfu", times)
+        if x.op in ("log2", "sqrt"):
+            count.add("fma", times)
+    elif x.op in ("*", "fma", "fms", "fnma"):
+        count.add("fma", 2 * times)  # IMAD runs at half the rate
+    elif x.op not in _FREE:
+        count.add("alu", times)
     for a in x.args:
-        elementwise(a, slots, warps, rates, out)
+        elementwise(a, slots, warps, count)
 
 
-def _tile(view: B.View) -> float:
+def _leaves(x: Any) -> Iterator[Any]:
+    for a in x.args:
+        if isinstance(a, B.VOp) and a.op in _LOGIC and a.type.dtype.name != "bool":
+            yield from _leaves(a)
+        else:
+            yield a
+
+
+def _cast(x: B.VOp, times: float, count: Count) -> None:
+    to, of = x.type.dtype, x.args[0].type.dtype
+    if to.bits == 16 and of is F32:
+        count.add("alu", times / 2)  # one F2FP packs two
+    elif to is F32 and of.bits <= 16:
+        count.add("alu", times)
+    elif to.bits == of.bits == 32 and to is not of:
+        count.add("sfu", times)  # I2F, F2I
+    else:
+        count.add("alu", times)
+
+
+def tile_bytes(view: B.View) -> float:
+    """Bytes of an on-chip view."""
     return view.rows * view.cols * view.buffer.dtype.bits / 8
 
 
-def _region_bytes(region: B.Region) -> float:
-    n = 1.0
-    for size in region.shape:
-        n *= size
-    return n * region.tensor.dtype.bits / 8
+def region_bytes(region: B.Region) -> float:
+    """Bytes of a global region, the parts that may not exist included."""
+    return math.prod(region.shape) * region.tensor.dtype.bits / 8
 
 
-def _multicast(op: B.Op, cluster: int) -> int:
+def receivers(op: B.Op, cluster: int) -> int:
+    """CTAs that one copy writes to."""
     ranks = op.operands.get("multicast")
     return cluster if ranks == "cluster" else len(ranks) if ranks else 1
 
 
-def op_work(op: B.Op, rates: Rates, cluster: int, warps: int) -> Work:
+def op_work(op: B.Op, m: Machine, cluster: int, warps: int) -> Work:
     """The work of one execution of an op by one unit of `warps` warps."""
     w: Work = defaultdict(float)
+    count = Count(m, w)
     name, o = op.name, op.operands
-    if name in ("tma_load", "bulk_load", "cp_async"):
-        receivers = _multicast(op, cluster)
-        w["smem"] += _tile(o["view"]) * receivers / rates.smem
-        w["l2"] += _tile(o["view"])
+    if name in ("tma_load", "bulk_load"):
+        w["smem"] += tile_bytes(o["view"]) * receivers(op, cluster) / m.smem
+        w["l2"] += tile_bytes(o["view"])
+        w["port"] += tile_bytes(o["view"]) * receivers(op, cluster)
+        count.add("issue", COPY_ISSUE)
+    elif name == "cp_async":
+        w["smem"] += tile_bytes(o["view"]) / m.smem
+        w["l2"] += tile_bytes(o["view"])
+        w["port"] += tile_bytes(o["view"])
+        count.add("alu", 2 * tile_bytes(o["view"]) / 512)  # 16 bytes a lane; address and predicate
     elif name in ("tma_store", "tma_reduce", "bulk_store", "bulk_reduce"):
-        w["smem"] += _tile(o["view"]) / rates.smem
-        w["l2"] += _tile(o["view"])
+        w["smem"] += tile_bytes(o["view"]) / m.smem
+        w["l2"] += tile_bytes(o["view"])
+        w["port"] += tile_bytes(o["view"])
+        count.add("issue", COPY_ISSUE)
     elif name == "wgmma":
-        t, b = o["acc"].type, o["b"]
-        k = b.shape[1]
-        w["tensor"] += 2.0 * t.rows * t.cols * k / rates.tensor(b.buffer.dtype.bits)
-        reads = _tile(b) * (t.rows // 64) + (_tile(o["a"]) if isinstance(o["a"], B.View) else 0.0)
-        w["smem"] += reads / rates.smem
+        _wgmma(o, m, w, count)
     elif name == "mma":
         t, a = o["acc"].type, o["a"].type
-        w["tensor"] += 2.0 * t.rows * t.cols * a.cols / rates.tensor(a.dtype.bits) / rates.mma_sync
+        w["flop"] += 2.0 * t.rows * t.cols * a.cols
+        w["tensor"] += w["flop"] / m.flop[a.dtype.bits] / m.mma_sync
+        count.add("issue", t.rows / 16 * t.cols / 8 * a.cols * a.dtype.bits / 256)
     elif name == "tcgen05_mma":
         n, k = o["acc"].shape[1], o["a"].shape[1]
         # a pair's product keeps both SMs busy for the same time
-        w["tensor"] += 2.0 * 128 * n * k / rates.tensor(o["a"].buffer.dtype.bits)
-        w["smem"] += (_tile(o["a"]) + _tile(o["b"])) / rates.smem
+        w["flop"] += 2.0 * 128 * n * k
+        w["tensor"] += w["flop"] / m.flop[o["a"].buffer.dtype.bits]
+        w["smem"] += (tile_bytes(o["a"]) + tile_bytes(o["b"])) / m.smem
+    elif name == "store_async":
+        w["smem"] += max(tile_bytes(o["view"]), 32.0) / m.smem
+        slots = placement(o["x"].type).slots
+        count.add("issue", warps * max(1.0, slots / 4))
+        elementwise(o["x"], slots, warps, count)
     elif name in ("load", "store", "ldmatrix", "stmatrix", "load_scalar", "store_scalar"):
-        memory = next(o[k] for k in ("src", "dst", "view") if k in o)
-        if isinstance(memory, B.View):
-            w["smem"] += max(_tile(memory), 32.0) / rates.smem
-        else:
-            w["l2"] += max(_region_bytes(memory), 32.0)
-            w["alu"] += 2.0 * 32 * warps / rates.alu
-        if "x" in o and not isinstance(o["x"], (B.SConst, B.SVar, B.SOp)):
-            elementwise(o["x"], placement(o["x"].type).slots, warps, rates, w)
+        _access(op, m, warps, w, count)
     elif name.startswith("atomic_"):
-        w["l2"] += 2 * _region_bytes(o["region"])
-    elif name.split("_")[0] in ("row", "col") or name in ("pick", "shift"):
-        x = o["x"]
-        slots = placement(x.type).slots
-        elementwise(x, slots, warps, rates, w)
-        w["alu"] += 32.0 * slots * warps / rates.alu
-        w["shuffle"] += _BUTTERFLY * 32.0 * warps / rates.shuffle
+        w["l2"] += 2 * region_bytes(o["region"])
+        count.add("alu", 3 * max(1.0, region_bytes(o["region"]) / 128))
+    elif name.split("_")[0] in ("row", "col") or name in ("pick", "shift", "transpose"):
+        _reduction(op, warps, count)
     elif name in ("tmem_load", "tmem_store"):
-        w["alu"] += 32.0 * warps * o["view"].cols / rates.alu / 4
+        count.add("issue", warps * o["view"].cols / 4)
+    elif name in ("wait", "arrive", "expect", "sync", "named_arrive", "fence_async", "wgmma_wait", "wgmma_commit"):
+        count.add("issue", BARRIER_ISSUE * warps)
     return w
 
 
-def let_work(let: B.Let, rates: Rates, warps: int) -> Work:
+def _wgmma(o: dict[str, Any], m: Machine, w: Work, count: Count) -> None:
+    t, a, b = o["acc"].type, o["a"], o["b"]
+    k, bits = b.shape[1], b.buffer.dtype.bits
+    from_registers = not isinstance(a, B.View)
+    w["tensor"] += m.product_clk(t.rows, t.cols, k, bits, from_registers)
+    w["flop"] += 2.0 * t.rows * t.cols * k
+    w["smem"] += (tile_bytes(b) * (t.rows // 64) + (0.0 if from_registers else tile_bytes(a))) / m.smem
+    count.add("issue", 4.0 * (t.rows // 64) * k * bits / 256)
+
+
+def _access(op: B.Op, m: Machine, warps: int, w: Work, count: Count) -> None:
+    o = op.operands
+    memory = next(o[k] for k in ("src", "dst", "view") if k in o)
+    tile = op.results[0] if op.results else o.get("x")
+    kind = getattr(tile, "type", None)
+    if kind is None:  # one element for the whole unit
+        instructions, unique = float(warps), 32.0
+    else:
+        slots = placement(kind).slots
+        width = kind.dtype.bits / 8 * (kind.layout.v if kind.layout.name == "vec" else 2)
+        instructions = warps * max(1.0, slots * kind.dtype.bits / 8 / min(16.0, max(4.0, width)))
+        unique = kind.dtype.bits / 8 * _elements(kind, warps)
+    if op.name in ("ldmatrix", "stmatrix"):
+        instructions = max(1.0, unique / 512)
+    if isinstance(memory, B.View):
+        w["smem"] += max(instructions, unique / m.smem)
+        count.add("issue", instructions)
+    else:
+        w["l2"] += max(unique, 32.0)
+        w["port"] += max(unique, 32.0)
+        count.add("alu", instructions)
+        count.add("issue", instructions)
+    if "x" in o and kind is not None and not isinstance(o["x"], (B.SConst, B.SVar, B.SOp)):
+        elementwise(o["x"], placement(o["x"].type).slots, warps, count)
+
+
+def _elements(kind: Any, warps: int) -> float:
+    """Distinct elements that the warps of a unit touch: every warp of them touches a .cols vector whole."""
+    if kind.axis == "cols":
+        return float(kind.cols * (warps if kind.layout.name != "vec" else 1))
+    return float(kind.rows if kind.axis == "rows" else kind.rows * kind.cols)
+
+
+def _reduction(op: B.Op, warps: int, count: Count) -> None:
+    """In-thread steps, then a butterfly over the lanes that share a result: a shuffle and a combination each."""
+    x = op.operands["x"]
+    slots = placement(x.type).slots
+    elementwise(x, slots, warps, count)
+    results = [r for r in op.results if isinstance(r, B.Fragment)]
+    kept = placement(results[0].type).slots if results else 1
+    pairs = 2 if op.name.startswith(("row_arg", "col_arg")) else 1
+    pipe = "fma" if op.name.endswith(("sum", "cumsum")) and x.type.dtype is F32 else "alu"
+    count.add(pipe, warps * max(0, slots - kept) * (3 if pairs == 2 else 1))
+    steps = lanes_sharing(op, warps)
+    count.add("shuffle", warps * kept * steps * pairs)
+    count.add(pipe, warps * kept * steps * (4 if pairs == 2 else 1))
+
+
+def lanes_sharing(op: B.Op, warps: int) -> float:
+    """Butterfly steps of a reduction: log2 of the lanes of a warp that share one result."""
+    results = [r for r in op.results if isinstance(r, B.Fragment)]
+    if not results:
+        return 5.0
+    kind = results[0].type
+    n = kind.rows if kind.axis == "rows" else kind.cols
+    per_warp = n / warps if kind.axis == "rows" else n
+    return max(0.0, math.log2(max(1.0, 32.0 * placement(kind).slots / max(1.0, per_warp))))
+
+
+def let_work(let: B.Let, m: Machine, warps: int) -> Work:
     """The work of an elementwise statement."""
     w: Work = defaultdict(float)
     if let.value is not None:
-        elementwise(let.value, placement(let.frag.type).slots, warps, rates, w)
+        elementwise(let.value, placement(let.frag.type).slots, warps, Count(m, w))
     return w

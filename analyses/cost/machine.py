@@ -1,0 +1,142 @@
+"""Service rates and latencies of one device, in clocks of an SM: measured where there is a calibration, else from the data sheet.
+
+`Machine.of` gives one object whichever it is, so that the schedule has one model. Rates that a calibration lacks raise; what neither
+source knows is assumed (`ASSUMED`, marked in the estimate's assumptions).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from analyses.cost.calibration import Calibration
+
+if TYPE_CHECKING:
+    from cake_ir.targets.table import Target
+
+SCHEDULERS = 4
+"""Warp schedulers of an SM (every target): a warp instruction a clock each."""
+
+ASSUMED: Mapping[str, float] = {
+    "load": 600, "smem_load": 30, "tma": 700, "first_load": 1500, "hop": 90, "passed": 30, "named": 35, "cta": 40, "cluster": 350,
+    "fence": 40, "reduce": 80, "wgmma": 90, "cta_start": 150, "launch_us": 1.5,
+}  # fmt: skip
+"""Latencies in clocks, the clocks of an SM between two CTA starts and the microseconds of a launch where nothing was measured. The
+orders of magnitude are those of sm_90a."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One device.
+
+    sms; clocks in Hz: without load, and with the tensor cores busy all the time; `hbm_read`, `hbm_write`, `l2` (distinct lines) in bytes
+    per second of the device; `port` (what copies of lines that others read too bring into an SM) and `smem` in bytes per clock and
+    SM; `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM
+    by form (ss, rs) and columns; `flop`: the peak by bits of an input element; `free`, `price`: how instructions slow products of other
+    warpgroups down. `calibrated` and `source` say where all this comes from.
+    """
+
+    name: str
+    sms: int
+    clock_hz: float
+    clock_tensor_hz: float
+    hbm_read: float
+    hbm_write: float
+    l2: float
+    port: float
+    smem: float
+    fma: float
+    alu: float
+    special: float
+    shuffle: float
+    latency: Mapping[str, float]
+    wgmma: Mapping[tuple[str, int], float]
+    mma_sync: float
+    flop: Mapping[int, float]
+    free: float = 1.0
+    price: float = 0.0
+    calibrated: bool = False
+    source: str = ""
+
+    @staticmethod
+    def of(target: Target, calibration: Calibration | None) -> Machine:
+        """The machine of a target: measured with a calibration, else from its data sheet."""
+        return _measured(target, calibration) if calibration is not None else _sheet(target)
+
+    def product_clk(self, rows: int, n: int, k: int, bits: int, registers: bool) -> float:
+        """Clocks of the tensor cores of an SM for one product rows x n x k of a warpgroup."""
+        flop = 2.0 * rows * n * k
+        peak = self.flop[bits]
+        share = 1.0
+        if self.wgmma:
+            form = "rs" if registers else "ss"
+            known = sorted((w, r) for (f, w), r in self.wgmma.items() if f == form)
+            share = _between(known, n) / self.flop[16]
+        return flop / (peak * share)
+
+
+def _between(points: list[tuple[int, float]], x: float) -> float:
+    """Piecewise linear through sorted points, constant outside; below the first in proportion."""
+    if x <= points[0][0]:
+        return points[0][1] * x / points[0][0]
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        if x <= x1:
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return points[-1][1]
+
+
+def _peaks(target: Target) -> dict[int, float]:
+    def one(key: str) -> float:
+        found = target.get(key)
+        return found.number if found is not None else target.rate("tc_bf16")
+
+    return {16: one("tc_bf16"), 8: one("tc_fp8"), 32: one("tc_tf32")}
+
+
+def _fact(target: Target, key: str, default: float) -> float:
+    found = target.get(key)
+    return found.number if found is not None else default
+
+
+def _sheet(target: Target) -> Machine:
+    clock, sms = target.rate("clock_hz"), target.value("sm_count")
+    per_sm, hbm = _fact(target, "l2_bytes_per_clk_per_sm", 64), target.rate("hbm_bytes_per_s")
+    return Machine(
+        name=target.product, sms=sms, clock_hz=clock, clock_tensor_hz=clock, hbm_read=hbm, hbm_write=hbm, l2=per_sm * sms * clock,
+        port=per_sm, smem=_fact(target, "smem_bytes_per_clk", 128), fma=_fact(target, "fp32_lanes", 128),
+        alu=_fact(target, "alu_per_clk", 64), special=_fact(target, "sfu_per_clk", 16), shuffle=_fact(target, "shuffle_per_clk", 32),
+        latency=ASSUMED, wgmma={}, mma_sync=_fact(target, "mma_sync_fraction", 1.0), flop=_peaks(target),
+        source=f"data sheet of the {target.product}",
+    )  # fmt: skip
+
+
+def _measured(target: Target, c: Calibration) -> Machine:
+    v = c.value
+    wgmma = {
+        (form, int(name)): rate
+        for form in ("ss", "rs")
+        for name, rate in c.family(f"tensor.wgmma.bf16.{form}.n").items()
+        if name.isdigit()
+    }
+    sheet, peaks = _sheet(target), _peaks(target)
+    clock, tensor = v("clock.under.memory") * 1e6, v("clock.under.products") * 1e6
+    copy, read = max(c.family("hbm.copy.").values()), max(c.family("hbm.read.").values())
+    alone = 2.0 * 64 * 128 * 64 / v("tensor.wgmma.bf16.rs.n128.alone") - 2.0 * 64 * 128 * 64 / v(
+        "tensor.wgmma.bf16.rs.n128"
+    )
+    return replace(
+        sheet, name=c.device, sms=c.sms, clock_hz=clock, clock_tensor_hz=tensor, hbm_read=read, hbm_write=1 / (2 / copy - 1 / read),
+        l2=v("l2.read"), port=v("tma.l2.same.rows256"), smem=v("smem.load.16B"), fma=v("issue.fma.warps8"), alu=v("issue.minmax"),
+        special=v("issue.special.exp2"), wgmma=wgmma, mma_sync=v("tensor.mma_sync.bf16.warps16") / peaks[16],
+        latency={
+            "load": v("latency.load.l2"), "smem_load": ASSUMED["smem_load"], "tma": v("tma.latency.l2"),
+            "hop": v("barrier.mbarrier.thread_to_group"),
+            "passed": v("barrier.mbarrier.passed"), "named": v("barrier.named.role.groups1"), "cta": v("barrier.cta.warps8"),
+            "cluster": v("barrier.cluster.ctas2"), "fence": v("barrier.fence_async"), "reduce": v("reduce.max.n8.groups1"), "wgmma": alone,
+            "first_load": (v("launch.first_load.all_sms") - v("launch.graph.all_sms")) * clock * 1e-6,
+            "cta_start": v("launch.ctas_per_us") * c.sms * clock * 1e-6, "launch_us": v("launch.graph.all_sms"),
+        },
+        calibrated=True, source=c.source,
+    )  # fmt: skip
