@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from server import __version__
+from server.cli_calibrate import COMMANDS as CALIBRATE
 from server.cli_common import (
     finish,
     json_option,
@@ -140,7 +141,7 @@ def estimate(
     as_json: bool,
     shape: tuple[str, ...],
 ) -> None:
-    """Predict time and bounds at one shape (uncalibrated)."""
+    """Predict time and bounds at one shape."""
     ref = ref_of(file, settings, target, kernel)
     result = ctx.obj.engine(keep=False).estimate(ref, parse_shape(shape), "detailed")
     from server.terminal import show_data
@@ -423,7 +424,7 @@ def demo(ctx: click.Context, over_http: bool) -> None:
     ctx.exit(run_demo(no_gpu=ctx.obj.no_gpu, over_http=over_http))
 
 
-for _command in (*KNOWLEDGE, *EVIDENCE, *TUNE, report):
+for _command in (*KNOWLEDGE, *EVIDENCE, *TUNE, *CALIBRATE, report):
     cli.add_command(_command)
 for _command in cli.commands.values():
     _command.params += shared_options()

@@ -124,7 +124,7 @@ class Loop:
         return ir_id
 
     async def measure(self, ir_id: str) -> None:
-        self._show.step("Estimate the cost at B32 N65536 K1024 D128 (uncalibrated model)")
+        self._show.step("Estimate the cost at B32 N65536 K1024 D128 (a model, not a measurement)")
         await self.call("estimate_cost", ("ok",), ir_id=ir_id, shape=BIG)
         self._show.step("Compile with NVRTC and check the numbers against the contract's float64 oracle")
         built = await self.call(

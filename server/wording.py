@@ -100,5 +100,5 @@ def estimate_summary(unit: Unit, shape: Mapping[str, int], found: Any) -> str:
     return (
         f"{unit.kernel} at {dims} on {unit.target}: estimated {found.time_us:.4g} us, no schedule below "
         f"{found.floor_us:.4g} us, roofline {found.bound_by}, schedule limited by {found.limited_by} "
-        "(uncalibrated model, not a measurement)"
+        f"({'rates measured on ' + found.source if found.calibrated else 'uncalibrated model'}, not a measurement)"
     )

@@ -267,32 +267,71 @@ def _fits(info: Any, jobs: dict[str, Any]) -> None:
         )  # fmt: skip
 
 
+def answer_to(
+    directory: Path, out: Path, only: str, tell: Callable[[str, dict[str, Any], int], None]
+) -> dict[str, Any]:
+    """Measure the jobs of `directory` and write `out`/answers.json, also when the device hangs (then the process ends). `tell(rate, answer,
+    number)` sees every answer. Raises like `measure` and `read`."""
+    out.mkdir(parents=True, exist_ok=True)
+    done = 0
+
+    def each(rate: str, answer: dict[str, Any]) -> None:
+        nonlocal done
+        done += 1
+        if rate:
+            tell(rate, answer, done)
+        else:  # what there is is kept
+            files.replace(out / ANSWERS, json.dumps(answer).encode())
+
+    found = measure(read(directory), only, each=each)
+    files.replace(out / ANSWERS, json.dumps(found).encode())
+    return found
+
+
+def told(found: dict[str, Any]) -> tuple[str, int]:
+    """One line on a run, and how many rates failed."""
+    failed = sum("error" in r for r in found["rates"].values())
+    line = f"{len(found['rates'])} rates of {found['device']['name']}, {failed} failed, faults: {', '.join(found['faults']) or 'none'}"
+    return line, failed
+
+
+def worker() -> int:
+    """The job on stdin (`directory`, `out`, `only`), progress and result on stdout: how `cake calibrate` runs this."""
+    job = json.loads(sys.stdin.read())
+    of = len(chosen(read(Path(job["directory"]))["jobs"], job["only"]))
+
+    def tell(rate: str, answer: dict[str, Any], number: int) -> None:
+        print(json.dumps({"progress": number, "total": of, "message": rate}), flush=True)
+
+    try:
+        line, failed = told(answer_to(Path(job["directory"]), Path(job["out"]), job["only"], tell))
+        print(json.dumps({"result": {"told": line, "failed": failed}}), flush=True)
+    except CakeError as exc:
+        print(json.dumps({"error": {"code": exc.diagnostic.rule, "message": exc.diagnostic.message}}), flush=True)
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Command line; prints one line per rate. Exit 0: all measured, 1: some failed, 2: cannot run."""
+    """Command line. Exit 0: all measured, 1: some failed, 2: cannot run."""
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        return worker()
     p = argparse.ArgumentParser(prog="corpus.calibrate.run")
     p.add_argument("dir", type=Path)
     p.add_argument("out", type=Path)
     p.add_argument("--only", default="", help="rates that begin with this")
-    a = p.parse_args(argv)
-    a.out.mkdir(parents=True, exist_ok=True)
+    a = p.parse_args(words)
 
-    def each(rate: str, answer: dict[str, Any]) -> None:
-        if not rate:  # the device hangs: keep what there is
-            files.replace(a.out / ANSWERS, json.dumps(answer).encode())
-            print("the device no longer answers", file=sys.stderr)
-        elif "error" in answer:
+    def tell(rate: str, answer: dict[str, Any], number: int) -> None:
+        if "error" in answer:
             print(f"{rate}: {answer['error']}", file=sys.stderr)
 
     try:
-        found = measure(read(a.dir), a.only, each=each)
+        line, failed = told(answer_to(a.dir, a.out, a.only, tell))
     except CakeError as exc:
         print(exc.diagnostic.render(), file=sys.stderr)
         return 2
-    files.replace(a.out / ANSWERS, json.dumps(found).encode())
-    failed = sum("error" in r for r in found["rates"].values())
-    print(
-        f"{len(found['rates'])} rates of {found['device']['name']}, {failed} failed, faults: {found['faults'] or 'none'}"
-    )
+    print(line)
     return 1 if failed else 0
 
 
