@@ -11,7 +11,6 @@ Safe with threads: a Prepared is used by one thread at a time, under its own loc
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -179,23 +178,22 @@ class Library:
 
 
 class _Map:
-    """The encoded maps of one tensor-map argument by pointer; `put` writes the argument's address."""
+    """A tensor-map argument: where its address goes (`params[index]`), and the encoded maps by pointer."""
 
-    __slots__ = ("_failed", "_known", "_template", "put", "slot")
+    __slots__ = ("_failed", "_template", "index", "known", "params", "slot")
 
     def __init__(
-        self, template: MapTemplate, slot: int, put: Callable[[int], None], failed: Callable[..., CakeError]
+        self, template: MapTemplate, slot: int, params: Any, index: int, failed: Callable[..., CakeError]
     ) -> None:
-        self._template, self.slot, self.put, self._failed = template, slot, put, failed
-        self._known: dict[int, EncodedMap] = {}
+        self._template, self.slot, self.params, self.index, self._failed = template, slot, params, index, failed
+        self.known: dict[int, EncodedMap] = {}
 
-    def use(self, pointer: int) -> None:
-        found = self._known.get(pointer)
-        if found is None:
-            if len(self._known) >= MAPS_KEPT:
-                del self._known[next(iter(self._known))]  # the oldest
-            found = self._known[pointer] = self._template.encode(pointer, self._failed)
-        self.put(found.address)
+    def encode(self, pointer: int) -> EncodedMap:
+        """The map of a pointer that is new."""
+        if len(self.known) >= MAPS_KEPT:
+            del self.known[next(iter(self.known))]  # the oldest; the one in `params` is replaced now
+        found = self.known[pointer] = self._template.encode(pointer, self._failed)
+        return found
 
 
 class Prepared:
@@ -212,8 +210,9 @@ class Prepared:
         order = [*names, *made.offsets]
         self._slots = {name: i for i, name in enumerate(order)}
         self._cells = (ctypes.c_uint64 * max(len(order), 1))()
-        self._pack = struct.Struct(f"={len(order)}Q").pack_into
-        self._pointers: tuple[int, ...] = ()
+        self._values = memoryview(self._cells).cast("B").cast("Q")
+        self._nowhere = (-1,) * len(order)
+        self._pointers: tuple[int, ...] = self._nowhere
         self._maps: list[_Map] = []
         self._keep: list[Any] = []
         self._configs: list[L.Config] = []
@@ -227,7 +226,8 @@ class Prepared:
             ]
         self._lock = Lock()
         self._context = ctypes.c_void_p()
-        self._where = ctypes.byref(self._context)
+        self._where = ctypes.c_void_p(ctypes.addressof(self._context))
+        self._ask = gpu.cu.current_context
 
     def launch(self, pointers: tuple[int, ...], workspace: int, stream: int) -> None:
         """Enqueue on `stream`. pointers: of the tensors, in the order of `names`. workspace: pointer of `workspace_bytes`.
@@ -244,7 +244,7 @@ class Prepared:
                 for config in self._configs:
                     config.stream = stream
                 self._stream = stream
-            self.gpu.cu.cuCtxGetCurrent(self._where)
+            self._ask(self._where)
             if self._context.value == self.gpu.primary:
                 for step in self._steps:
                     step()
@@ -254,19 +254,22 @@ class Prepared:
                         step()
 
     def _point(self, pointers: tuple[int, ...]) -> None:
-        low = 0
-        for p in pointers:
-            low |= p
-        if low & _LOW_BITS:
-            odd = [name for name, p in zip(self._slots, pointers, strict=True) if p & _LOW_BITS]
-            raise fault(
-                "lowering/misaligned", f"{', '.join(odd)} does not start on a multiple of {BASE_ALIGNMENT} bytes; pass a copy",
-                contract=f"Every tensor's base pointer is aligned to {BASE_ALIGNMENT} bytes.",
-            )  # fmt: skip
-        self._pointers = ()  # until all is in place
+        """Bring cells and maps up to date where a pointer changed."""
+        old, self._pointers = self._pointers, self._nowhere  # until all is in place
+        values = self._values
+        for i, pointer in enumerate(pointers):
+            if pointer != old[i]:
+                if pointer & _LOW_BITS:
+                    raise fault(
+                        "lowering/misaligned",
+                        f"{list(self._slots)[i]} does not start on a multiple of {BASE_ALIGNMENT} bytes; pass a copy",
+                        contract=f"Every tensor's base pointer is aligned to {BASE_ALIGNMENT} bytes.",
+                    )  # fmt: skip
+                values[i] = pointer
         for m in self._maps:
-            m.use(pointers[m.slot])
-        self._pack(self._cells, 0, *pointers)
+            pointer = pointers[m.slot]
+            if pointer != old[m.slot]:
+                m.params[m.index] = (m.known.get(pointer) or m.encode(pointer)).address
         self._pointers = pointers
 
     def _fill(self, fill: Fill) -> Callable[[], None]:
@@ -290,12 +293,8 @@ class Prepared:
                 params[i] = cells + 8 * self._slots[arg.name]
             elif arg.kind == "tensor_map":
                 spec = plan.tensor_maps[arg.name]
-
-                def put(address: int, i: int = i) -> None:
-                    params[i] = address
-
                 template = MapTemplate(spec, cu.cuTensorMapEncodeTiled)
-                self._maps.append(_Map(template, self._slots[spec.tensor], put, self._driver_fault))
+                self._maps.append(_Map(template, self._slots[spec.tensor], params, i, self._driver_fault))
             else:
                 cell = _SCALARS[arg.kind](arg.value)
                 self._keep.append(cell)

@@ -74,6 +74,13 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuOccupancyMaxActiveClusters": (POINTER(c_int), _P, _P),
     "cuPointerGetAttribute": (_P, c_int, c_uint64),
     "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
+    "cuMemHostAlloc": (_PP, c_size_t, c_uint),
+    "cuMemFreeHost": (_P,),
+    "cuMemcpyDtoHAsync_v2": (_P, c_uint64, c_size_t, _P),
+    "cuEventCreate": (_PP, c_uint),
+    "cuEventRecord": (_P, _P),
+    "cuEventSynchronize": (_P,),
+    "cuEventDestroy_v2": (_P,),
     "cuMemsetD8Async": (c_uint64, c_uint, c_size_t, _P),
     "cuMemsetD16Async": (c_uint64, c_uint, c_size_t, _P),
     "cuMemsetD32Async": (c_uint64, c_uint, c_size_t, _P),
@@ -84,8 +91,8 @@ _QUICK = frozenset({"cuCtxGetCurrent", "cuCtxGetDevice", "cuTensorMapEncodeTiled
 
 
 class LibCuda:
-    """The functions of `_SIGNATURES` as attributes, each returning a CUresult number, and `cuLaunchKernelEx`, which takes what it is
-    given (four `c_void_p`): it is on the path of every call."""
+    """The functions of `_SIGNATURES` as attributes, each returning a CUresult number. Two are on the path of every call and take the
+    `c_void_p` that they are given without a conversion: `cuLaunchKernelEx`, and cuCtxGetCurrent as `current_context`."""
 
     def __init__(self) -> None:
         try:
@@ -103,7 +110,8 @@ class LibCuda:
             function.argtypes, function.restype = arguments, c_int
             setattr(self, name, function)
         self.cuLaunchKernelEx = patient.cuLaunchKernelEx
-        self.cuLaunchKernelEx.restype = c_int
+        self.current_context = quick["cuCtxGetCurrent"]
+        self.cuLaunchKernelEx.restype = self.current_context.restype = c_int
 
     def __getattr__(self, name: str) -> Any:  # for type checkers: attributes are set by name above
         raise AttributeError(name)

@@ -79,6 +79,10 @@ class FakeCuda:
         out._obj.value = self.stack[-1] if self.stack else None
         return self.fail.get("cuCtxGetCurrent", 0)
 
+    def current_context(self, where: Any) -> int:
+        ctypes.c_void_p.from_address(where.value).value = self.stack[-1] if self.stack else None
+        return 0
+
     def cuCtxGetDevice(self, out: Any) -> int:
         if not self.stack:
             return 201

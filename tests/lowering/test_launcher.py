@@ -125,7 +125,7 @@ def test_maps_are_forgotten_in_the_end(cu: FakeCuda, monkeypatch: pytest.MonkeyP
     for i in [*range(1, 10), 9, 8, 1]:
         p.launch((0x1000 * i, 0x2000), 0x9000, 0)
         assert cu.maps[kernel(cu).u64(1)]["pointer"] == 0x1000 * i
-    assert len(cu.maps) == 10 and len(p._maps[0]._known) == 4
+    assert len(cu.maps) == 10 and len(p._maps[0].known) == 4
 
 
 def test_steps_run_in_order_on_one_stream_with_their_attributes(cu: FakeCuda) -> None:
