@@ -9,11 +9,11 @@ def ffma(x: In[f32, 16, 64], y: Out[f32, G, WARPS, 16], p: f32, q: f32, trips: i
     math = role(warp, count=WARPS)
 
     with math as w:
-        v = load(x[0:, :], mma_d[16, 64])
+        v = load(x[:, :], mma_d[16, 64])
         for t in range(trips):
             for i in unroll(4):
                 v = v * p + q
-        store(y[cta, w, 0:], row_max(v))
+        store(y[cta, w, :], row_max(v))
 
 
 @kernel(target="sm_90a")
@@ -24,11 +24,11 @@ def fma_chain(x: In[f32, 16, 8], y: Out[f32, G, WARPS, 16], p: f32, q: f32, trip
     math = role(warp, count=WARPS)
 
     with math as w:
-        v = load(x[0:, :], mma_d[16, 8])
+        v = load(x[:, :], mma_d[16, 8])
         for t in range(trips):
             for i in unroll(16):
                 v = v * p + q
-        store(y[cta, w, 0:], row_max(v))
+        store(y[cta, w, :], row_max(v))
 
 
 @kernel(target="sm_90a")
@@ -39,14 +39,14 @@ def minmax(x: In[f32, 16, 64], y: Out[f32, G, WARPS, 16], p: f32, q: f32, trips:
     math = role(warp, count=WARPS)
 
     with math as w:
-        v = load(x[0:, :], mma_d[16, 64])
+        v = load(x[:, :], mma_d[16, 64])
         low = p
         high = q
         for t in range(trips):
             v = max(min(v, high), low)
             low = low - q
             high = high + p
-        store(y[cta, w, 0:], row_max(v))
+        store(y[cta, w, :], row_max(v))
 
 
 @kernel(target="sm_90a")
@@ -57,11 +57,11 @@ def minmax3(x: In[i32, 16, 64], y: Out[i32, G, WARPS, 16], m: i32, n: i32, trips
     math = role(warp, count=WARPS)
 
     with math as w:
-        v = load(x[0:, :], mma_d[16, 64])
+        v = load(x[:, :], mma_d[16, 64])
         for t in range(trips):
             for i in unroll(2):
                 v = min3(max3(v, t, n), t + i, m)
-        store(y[cta, w, 0:], row_max(v))
+        store(y[cta, w, :], row_max(v))
 
 
 @kernel(target="sm_90a")
@@ -72,12 +72,12 @@ def compare_select(x: In[f32, 16, 64], y: Out[f32, G, WARPS, 16], p: f32, q: f32
     math = role(warp, count=WARPS)
 
     with math as w:
-        v = load(x[0:, :], mma_d[16, 64])
+        v = load(x[:, :], mma_d[16, 64])
         low = p
         for t in range(trips):
             v = select(v < low, q, v)
             low = low - q
-        store(y[cta, w, 0:], row_max(v))
+        store(y[cta, w, :], row_max(v))
 
 
 @kernel(target="sm_90a")
@@ -88,11 +88,11 @@ def logic(x: In[i32, 16, 64], y: Out[i32, G, WARPS, 16], m: i32, n: i32, trips: 
     math = role(warp, count=WARPS)
 
     with math as w:
-        v = load(x[0:, :], mma_d[16, 64])
+        v = load(x[:, :], mma_d[16, 64])
         for t in range(trips):
             for i in unroll(2):
                 v = ((v & m) ^ t) | n
-        store(y[cta, w, 0:], row_max(v))
+        store(y[cta, w, :], row_max(v))
 
 
 @kernel(target="sm_90a")
@@ -103,30 +103,31 @@ def imad(x: In[i32, 16, 64], y: Out[i32, G, WARPS, 16], m: i32, n: i32, trips: i
     math = role(warp, count=WARPS)
 
     with math as w:
-        v = load(x[0:, :], mma_d[16, 64])
+        v = load(x[:, :], mma_d[16, 64])
         for t in range(trips):
             for i in unroll(4):
                 v = v * m + n
-        store(y[cta, w, 0:], row_max(v))
+        store(y[cta, w, :], row_max(v))
 
 
 @kernel(target="sm_90a")
-def fma_logic(x: In[f32, 16, 32], u: In[i32, 16, 32], y: Out[f32, G, WARPS, 16], z: Out[i32, G, WARPS, 16], p: f32, q: f32, m: i32,
-              trips: i32, *, WARPS: (4, 8, 16) = 8):
+def fma_logic(x: In[f32, 16, 32], u: In[i32, 16, 32], y: Out[f32, G, WARPS, 16], z: Out[i32, G, WARPS, 16], p: f32,
+              q: f32, m: i32, trips: i32, *,
+              WARPS: (4, 8, 16) = 8):
     """One FFMA and one LOP3, independent of each other, per element (of 16) and trip: whether both pipes run at once."""
     launch(ctas=G)
 
     math = role(warp, count=WARPS)
 
     with math as w:
-        v = load(x[0:, :], mma_d[16, 32])
-        i = load(u[0:, :], mma_d[16, 32])
+        v = load(x[:, :], mma_d[16, 32])
+        i = load(u[:, :], mma_d[16, 32])
         for t in range(trips):
             for i in unroll(4):
                 v = v * p + q
             i = (i & m) ^ t
-        store(y[cta, w, 0:], row_max(v))
-        store(z[cta, w, 0:], row_max(i))
+        store(y[cta, w, :], row_max(v))
+        store(z[cta, w, :], row_max(i))
 
 
 @kernel(target="sm_90a")
@@ -137,12 +138,12 @@ def fma_minmax(x: In[f32, 16, 32], y: Out[f32, G, WARPS, 16], p: f32, q: f32, tr
     math = role(warp, count=WARPS)
 
     with math as w:
-        v = load(x[0:, :], mma_d[16, 32])
+        v = load(x[:, :], mma_d[16, 32])
         low = v
         for t in range(trips):
             v = v * p + q
             low = min(low, v)
-        store(y[cta, w, 0:], row_max(low))
+        store(y[cta, w, :], row_max(low))
 
 
 @kernel(target="sm_90a")
@@ -154,7 +155,7 @@ def special(x: In[f32, 16, 64], y: Out[f32, G, WARPS, 16], p: f32, q: f32, trips
     math = role(warp, count=WARPS)
 
     with math as w:
-        v = load(x[0:, :], mma_d[16, 64])
+        v = load(x[:, :], mma_d[16, 64])
         for t in range(trips):
             if FN == 0:
                 v = exp2(v)
@@ -166,7 +167,7 @@ def special(x: In[f32, 16, 64], y: Out[f32, G, WARPS, 16], p: f32, q: f32, trips
                 v = log2(v)
             else:
                 v = tanh(v)
-        store(y[cta, w, 0:], row_max(v))
+        store(y[cta, w, :], row_max(v))
 
 
 @kernel(target="sm_90a")
@@ -178,21 +179,22 @@ def convert(x: In[f32, 16, 64], y: Out[f32, G, WARPS, 16], p: f32, q: f32, trips
     math = role(warp, count=WARPS)
 
     with math as w:
-        v = load(x[0:, :], mma_d[16, 64])
+        v = load(x[:, :], mma_d[16, 64])
         for t in range(trips):
             v = cast(cast(v * p + q, DT), f32)
-        store(y[cta, w, 0:], row_max(v))
+        store(y[cta, w, :], row_max(v))
 
 
 @kernel(target="sm_90a")
-def reduce_rows(x: In[f32, 64, BN], y: Out[f32, G, 64 * WG], trips: i32, *, BN: (8, 64, 128) = 8, WG: (1, 2, 3) = 2, ARG: (0, 1, 2) = 0):
+def reduce_rows(x: In[f32, 64, BN], y: Out[f32, G, 64 * WG], trips: i32, *,
+                BN: (8, 64, 128) = 8, WG: (1, 2, 3) = 2, ARG: (0, 1, 2) = 0):
     """A row reduction of a warpgroup's accumulator tile per trip: row_max, row_sum, row_argmin."""
     launch(ctas=G)
 
     math = role(warpgroup, count=WG)
 
     with math as wg:
-        v = load(x[0:, :], wgmma_d[64, BN])
+        v = load(x[:, :], wgmma_d[64, BN])
         total = fragment(f32, wgmma_d.rows[64], 0)
         for t in range(trips):
             if ARG == 0:

@@ -13,7 +13,7 @@ def read(x: In[f32, R, 1024], y: Out[f32, G, WARPS], trips: i32, *, WARPS: (8, 1
         at = cta * WARPS + w
         top = fragment(f32, vec(4).cols[1024], 0)
         for t in range(trips):
-            top = max(top, load(x[at, 0:], vec(4).cols[1024]))
+            top = max(top, load(x[at, :], vec(4).cols[1024]))
             at += cta_count * WARPS
             if at >= R:
                 at = at - R
@@ -29,7 +29,7 @@ def copy(x: In[f32, T, G, WARPS, 1024], y: Out[f32, T, G, WARPS, 1024], *, WARPS
 
     with rows as w:
         for t in range(T):
-            store(y[t, cta, w, 0:], load(x[t, cta, w, 0:], vec(4).cols[1024]))
+            store(y[t, cta, w, :], load(x[t, cta, w, :], vec(4).cols[1024]))
 
 
 @kernel(target="sm_90a")

@@ -2,7 +2,8 @@
 
 
 @kernel(target="sm_90a")
-def behind_products(a: In[bf16, 192, 128], b: In[bf16, BN, 128], s: In[f32, 64 * WG, 8], y: Out[f32, G, 64 * WG], trips: i32, *,
+def behind_products(a: In[bf16, 192, 128], b: In[bf16, BN, 128], s: In[f32, 64 * WG, 8], y: Out[f32, G, 64 * WG],
+                    trips: i32, *,
                     BN: (64, 128, 256) = 128, WG: (1, 2, 3) = 3, FMA: range(0, 5) = 0, ALU: range(0, 5) = 0):
     """A trip of one warpgroup: a product m64 x BN x k128 with A in registers, then FMA and ALU instructions per element of it."""
     launch(ctas=G)
@@ -16,8 +17,8 @@ def behind_products(a: In[bf16, 192, 128], b: In[bf16, BN, 128], s: In[f32, 64 *
 
     with producer:
         expect(full[0])
-        tma_load(a_s, a[0:, :], signal=full[0])
-        tma_load(b_s, b[0:, :], signal=full[0])
+        tma_load(a_s, a[:, :], signal=full[0])
+        tma_load(b_s, b[:, :], signal=full[0])
     with math as wg:
         wait(full[0])
         fa = ldmatrix(a_s.rows(64 * wg, 64), wgmma_a[64, 128])

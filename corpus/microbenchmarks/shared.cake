@@ -49,8 +49,8 @@ def matrix_load(x: In[bf16, 64, 64], y: Out[f32, G, WARPS, 64], trips: i32, *, W
 
     with math as w:
         if w == 0:
-            cp_async(t_s[0], x[0:, :])
-            cp_async(t_s[1], x[0:, :])
+            cp_async(t_s[0], x[:, :])
+            cp_async(t_s[1], x[:, :])
             cp_async_commit()
             cp_async_wait(0)
         sync(math)
@@ -59,7 +59,7 @@ def matrix_load(x: In[bf16, 64, 64], y: Out[f32, G, WARPS, 64], trips: i32, *, W
             f = ldmatrix(t_s[t], mma_a[64, 64])
         acc = fragment(f32, mma_d[64, 8], 0)
         mma(acc, f, ldmatrix(t_s[0].rows(0, 8), mma_b[8, 64]))
-        store(y[cta, w, 0:], row_max(acc))
+        store(y[cta, w, :], row_max(acc))
 
 
 @kernel(target="sm_90a")

@@ -16,8 +16,8 @@ def wgmma_ss(a: In[DT, 128, 64], b: In[DT, 256, 64], y: Out[f32, G, 64 * WG], tr
 
     with producer:
         expect(full[0])
-        tma_load(a_s, a[0:, :], signal=full[0])
-        tma_load(b_s, b[0:, :], signal=full[0])
+        tma_load(a_s, a[:, :], signal=full[0])
+        tma_load(b_s, b[:, :], signal=full[0])
     with math as wg:
         acc = fragment(f32, wgmma_d[64, BN], 0)
         wait(full[0])
@@ -43,8 +43,8 @@ def wgmma_rs(a: In[DT, 128, 64], b: In[DT, 256, 64], y: Out[f32, G, 64 * WG], tr
 
     with producer:
         expect(full[0])
-        tma_load(a_s, a[0:, :], signal=full[0])
-        tma_load(b_s, b[0:, :], signal=full[0])
+        tma_load(a_s, a[:, :], signal=full[0])
+        tma_load(b_s, b[:, :], signal=full[0])
     with math as wg:
         acc = fragment(f32, wgmma_d[64, BN], 0)
         wait(full[0])
@@ -65,9 +65,9 @@ def mma_sync(a: In[f32, 64, 16], b: In[f32, 32, 16], y: Out[f32, G, WARPS, 64], 
     math = role(warp, count=WARPS)
 
     with math as w:
-        fa = operand_a(cast(load(a[0:, :], mma_d[64, 16]) * 0.5, DT))
-        fb = operand_b(cast(load(b[0:, :], mma_d[32, 16]) * 0.5, DT))
+        fa = operand_a(cast(load(a[:, :], mma_d[64, 16]) * 0.5, DT))
+        fb = operand_b(cast(load(b[:, :], mma_d[32, 16]) * 0.5, DT))
         acc = fragment(f32, mma_d[64, 32], 0)
         for t in range(trips):
             mma(acc, fa, fb)
-        store(y[cta, w, 0:], row_max(acc))
+        store(y[cta, w, :], row_max(acc))

@@ -5,7 +5,8 @@
 def tma_ring(x: In[bf16, R, 64], y: Out[i32, G], trips: i32, start: i32, *,
              ROWS: (8, 32, 64, 128, 256) = 128, STAGES: (1, 2, 4, 8) = 4, SPREAD: (0, 1) = 1, STRIDE: (1, 16) = 1):
     """One thread keeps STAGES boxes of ROWS x 128 bytes in flight. SPREAD 1: each CTA loads boxes of
-    its own, 0: all the same. Boxes lie STRIDE boxes apart and begin with box number `start`."""
+    its own, 0: all the same. Boxes lie STRIDE boxes apart and begin with box number `start`.
+    """
     where(R >= ROWS, G <= 1024)
     launch(ctas=G)
 
@@ -80,6 +81,6 @@ def tma_write(y: Out[bf16, G, T, ROWS, 64], *, ROWS: (64, 128) = 64, STAGES: (2,
         with elected():
             for t in range(T):
                 bulk_wait_read(STAGES - 1)
-                tma_store(y[cta, t, 0:, :], y_s[t])
+                tma_store(y[cta, t, :, :], y_s[t])
                 bulk_commit()
             bulk_wait_read(0)
