@@ -103,19 +103,28 @@ class _Bench:
     def wake(self, jobs: list[dict[str, Any]], cubins: dict[str, str]) -> None:
         """Bring an idle device to its clocks: half a second of work."""
         for job in jobs:
-            launch, buffers = self._prepared(job, 1, cubins[job["cubin"]])
+            held: list[Any] = []
+            launch = self._prepared(job, 1, cubins[job["cubin"]], held)
             until = time.monotonic() + 0.5
             while time.monotonic() < until:
                 launch(self.stream)
                 self.device.wait_stream(self.stream)
-            for b in buffers:
+            for b in held:
                 b.free()
 
     def run(self, job: dict[str, Any], cubin: str) -> dict[str, Any]:
-        """One job's samples."""
+        """One job's samples. Raises CakeError when the device refuses it; its buffers are free afterwards."""
+        held: list[Any] = []
+        try:
+            return self._samples(job, cubin, held)
+        finally:
+            for b in held:
+                b.free(ignore_errors=True)
+
+    def _samples(self, job: dict[str, Any], cubin: str, held: list[Any]) -> dict[str, Any]:
         trips = [r["trips"] for r in job["runs"]]
         if job["mode"] == "launches":
-            launch, buffers = self._prepared(job, 1, cubin)
+            launch = self._prepared(job, 1, cubin, held)
             graphs = []
             for n in trips:
                 with self.device.capture(self.stream) as graph:
@@ -124,9 +133,8 @@ class _Bench:
                 graphs.append(graph)
             few, many = (g.launch for g in graphs)
         else:
-            few, held = self._prepared(job, 0, cubin)
-            many, more = self._prepared(job, 1, cubin)
-            buffers, graphs = [*held, *more], []
+            few, many = (self._prepared(job, which, cubin, held) for which in (0, 1))
+            graphs = []
         answer: dict[str, Any] = {"trips": trips}
         if job["mode"] == "sustained":
             answer |= self._sustained(many)
@@ -140,8 +148,6 @@ class _Bench:
             }
         for graph in graphs:
             graph.close()
-        for b in buffers:
-            b.free()
         return answer
 
     def _sustained(self, call: Callable[[int], None]) -> dict[str, Any]:
@@ -191,20 +197,20 @@ class _Bench:
         for at in range(half, self._flush.nbytes - FLUSH_CHUNK + 1, FLUSH_CHUNK):
             self.device.copy_device(self._flush.pointer, self._flush.pointer + at, FLUSH_CHUNK, self.stream)
 
-    def _prepared(self, job: dict[str, Any], which: int, cubin: str) -> tuple[Any, list[Any]]:
-        """A launch with its buffers. Raises CakeError when they do not fit or the driver refuses the launch."""
-        run, buffers, pointers = job["runs"][which], [], {}
+    def _prepared(self, job: dict[str, Any], which: int, cubin: str, held: list[Any]) -> Any:
+        """A launch; its buffers are added to `held`. Raises CakeError when they do not fit or the driver refuses the launch."""
+        run, pointers = job["runs"][which], {}
         for name, (dtype, direction) in job["tensors"].items():
             count = 1
             for extent in run["shapes"][name]:
                 count *= extent
             nbytes = count * DTYPE_BYTES[dtype]
             buffer = self.device.alloc(nbytes, guard=0)
-            buffers.append(buffer)
+            held.append(buffer)
             pointers[name] = buffer.pointer
             if direction in ("In", "Const"):
                 self._fill(buffer, dtype, nbytes)
-        return prepare(self.device, base64.b64decode(cubin), LaunchPlan.from_json(run["plan"]), pointers), buffers
+        return prepare(self.device, base64.b64decode(cubin), LaunchPlan.from_json(run["plan"]), pointers)
 
     def _fill(self, buffer: Any, dtype: str, nbytes: int) -> None:
         if nbytes <= RANDOM_BYTES and dtype in self._random:

@@ -1,0 +1,263 @@
+"""Calibration: the microbenchmarks, their jobs, the run on a played driver, and what is recorded of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyses.cost import calibration as reading
+from cake_ir import parse, print_file
+from cake_ir.diagnostics import CakeError, error
+from corpus.calibrate import prepare, probes, record, run
+from corpus.calibrate.probes import Probe
+from lowering.plan import LaunchPlan
+from lowering.runtime import device, errors, tensor_map
+
+FILES = sorted(prepare.DIRECTORY.glob("*.cake"))
+PROBES = probes.probes()
+MHZ = 1500.0
+
+
+def rule(found: pytest.ExceptionInfo[CakeError]) -> str:
+    return found.value.diagnostic.rule
+
+
+def probe(rate: str) -> Probe:
+    return next(p for p in PROBES if p.rate == rate)
+
+
+# ---- the programs ----------------------------------------------------------------------------------------------------
+
+
+def test_rates_are_distinct_and_every_program_measures_one() -> None:
+    assert len({p.rate for p in PROBES}) == len(PROBES) > 100
+    written = {(f.stem, k.name) for f in FILES for k in parse(f.read_text()).file.kernels}  # type: ignore[union-attr]
+    assert written == {(p.file, p.kernel) for p in PROBES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_texts_are_canonical(path: Path) -> None:
+    file = parse(path.read_text()).file
+    assert file is not None and print_file(file) == path.read_text()
+
+
+@pytest.mark.parametrize("file", [f.stem for f in FILES])
+def test_every_probe_is_accepted_by_the_verifier(file: str) -> None:
+    seen = {(p.kernel, tuple(sorted(p.bindings.items()))): p for p in PROBES if p.file == file}
+    assert seen
+    for one in seen.values():
+        assert prepare.bound_of(one).name == one.kernel
+
+
+def test_runs_are_long_enough_for_the_event_clock_and_short_beside_the_power_cap() -> None:
+    for p in PROBES:
+        few, many = p.counts(132)
+        assert 2 <= few < many and many >= 3 * few
+        if p.trips is None:
+            assert 0.9 * probes.CLOCKS <= many * p.expect <= 1.2 * probes.CLOCKS
+
+
+# ---- jobs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two cheap ones, compiled."""
+    folder = tmp_path_factory.mktemp("jobs")
+    made = prepare.prepare(folder, sms=16, only="barrier.named.role.groups")
+    assert prepare.read(folder) == json.loads(json.dumps(made))
+    return made
+
+
+def test_a_job_holds_two_runs_of_one_cubin(jobs: dict[str, Any]) -> None:
+    assert [j["rate"] for j in jobs["jobs"]] == [f"barrier.named.role.groups{n}" for n in (1, 2, 3)]
+    job = jobs["jobs"][1]
+    plans = [LaunchPlan.from_json(r["plan"]) for r in job["runs"]]
+    assert plans[0].cubin_sha256 == plans[1].cubin_sha256 == job["cubin"] in jobs["cubins"]
+    few, many = probe(job["rate"]).counts(16)
+    assert [r["trips"] for r in job["runs"]] == [few, many]
+    assert [[a.value for a in p.args if a.kind == "i32"][-1] for p in plans] == [few, many]
+    assert job["content_id"].startswith("ir_") and jobs["clock"]["cubin"] in jobs["cubins"]
+
+
+def test_a_loop_that_the_compiler_removed_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hollow = replace(probe("barrier.named.role.groups1"), sass={"BAR": 1, "HGMMA": 4})
+    monkeypatch.setattr(prepare, "probes", lambda: (hollow,))
+    with pytest.raises(CakeError) as found:
+        prepare.prepare(tmp_path)
+    assert rule(found) == "corpus/bad-probe" and "0 of 4 HGMMA" in found.value.diagnostic.message
+
+
+def test_a_target_without_microbenchmarks_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CakeError) as found:
+        prepare.prepare(tmp_path, target="sm_80")
+    assert rule(found) == "corpus/no-probes"
+    with pytest.raises(CakeError) as found:
+        prepare.read(tmp_path)
+    assert rule(found) == "corpus/bad-jobs"
+
+
+# ---- the run ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch, jobs: dict[str, Any]) -> Any:
+    """A device that takes 7 us and 20 ns a trip for every launch, at 1500 MHz."""
+    fake = importlib.import_module("tests.lowering.toolchain_fake_driver").FakeDriver()
+    for module in (errors, device, tensor_map):
+        monkeypatch.setattr(module, "driver", lambda: fake)
+    trips = {json.dumps(r["plan"]): r["trips"] for j in jobs["jobs"] for r in j["runs"]}
+
+    def ready(_: Any, cubin: bytes, plan: LaunchPlan, pointers: dict[str, int]) -> Callable[[int], None]:
+        us = 7 + 0.02 * trips.get(json.dumps(plan.to_json()), 0)
+        return lambda stream: fake.work(us)
+
+    monkeypatch.setattr(run, "prepare", ready)
+    monkeypatch.setattr(run._Clock, "mhz", lambda self: MHZ)
+    monkeypatch.setitem(
+        importlib.import_module("tests.lowering.toolchain_fake_driver").ATTRIBUTES, "MULTIPROCESSOR_COUNT", 16
+    )
+    return fake
+
+
+def test_the_slope_is_free_of_launch_and_set_up(jobs: dict[str, Any], played: Any) -> None:
+    seen: list[str] = []
+    found = run.measure(jobs, each=lambda rate, answer: seen.append(rate))
+    assert seen == list(found["rates"]) == [j["rate"] for j in jobs["jobs"]]
+    assert not played.memory, "a buffer was leaked"
+    found["telemetry"] = {"driver": "580.1"}
+    made = record.calibration(jobs, found)
+    for rate in made["rates"].values():
+        assert rate["value"] == pytest.approx(0.02 * MHZ, rel=0.02) and rate["low"] <= rate["value"] <= rate["high"]
+        assert len(rate["few_us"]) == run.ROUNDS and rate["sm_mhz"] == MHZ
+
+
+def test_other_devices_are_refused(jobs: dict[str, Any], played: Any) -> None:
+    with pytest.raises(CakeError) as found:
+        run.measure({**jobs, "sms": 132})
+    assert rule(found) == "corpus/other-device"
+
+
+def test_a_refused_launch_is_an_answer(jobs: dict[str, Any], played: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = run.prepare
+
+    def prepare_one(d: Any, cubin: bytes, plan: LaunchPlan, pointers: dict[str, int]) -> Any:
+        if plan.threads == 256:
+            raise CakeError(error("lowering/launch-refused", "hardware", "no"))
+        return good(d, cubin, plan, pointers)
+
+    monkeypatch.setattr(run, "prepare", prepare_one)
+    found = run.measure(jobs)
+    assert [("error" in a) for a in found["rates"].values()] == [False, True, False]
+    found["telemetry"] = {}
+    with pytest.raises(CakeError) as why:
+        record.calibration(jobs, found)
+    assert rule(why) == "corpus/bad-answers" and "launch-refused" in why.value.diagnostic.message
+
+
+# ---- what is recorded ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("form", "want"), [
+    ("per_clk", 4096 / (2.0 * 1500)),  # amount over clocks of a trip: 2 us at 1500 MHz are 3000
+    ("per_s", 4096 * 132 / 2e-6),
+    ("clk", 3000 / 4096),
+    ("us", 2.0 / 4096),
+])  # fmt: skip
+def test_forms(form: Any, want: float) -> None:
+    one = replace(PROBES[0], form=form, amount=4096.0)
+    assert record.value(one, 2.0, 1500.0, 132) == pytest.approx(want)
+
+
+def answers(jobs: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Ten rounds of 10 + 0.5 trips microseconds at 2000 MHz while short and 1000 MHz while long: the same clocks a trip."""
+    rates = {}
+    for j in jobs["jobs"]:
+        few, many = (r["trips"] for r in j["runs"])
+        rates[j["rate"]] = {
+            "trips": [few, many],
+            "few_us": [5 + 0.5 * few] * 9, "few_mhz": [2000.0] * 9, "many_us": [10 + 1.0 * many] * 9, "many_mhz": [1000.0] * 9,
+        }  # fmt: skip
+    info = {"name": "Test GPU", "sms": 16, "driver": "13.0"}
+    return {
+        "form": run.FORM, "target": "sm_90a", "device": info, "date": "2026-11-30", "rates": rates, "faults": [],
+        "telemetry": {"driver": "580"}, **changes,
+    }  # fmt: skip
+
+
+def test_a_rate_is_made_of_clocks_so_that_a_clock_that_fell_in_between_does_not_show(
+    jobs: dict[str, Any], tmp_path: Path
+) -> None:
+    path = record.record(jobs, answers(jobs), tmp_path)
+    assert path.name == "test_gpu.json"
+    made = reading.parse(json.loads(path.read_text()), path.name)
+    assert made.value("barrier.named.role.groups2") == pytest.approx(1000.0)  # 0.5 us at 2000 MHz, 1 us at 1000 MHz
+    assert made.source == "Test GPU, 2026-11-30, driver 580, 3 rates"
+    assert reading.find("sm_90a", "Test GPU", tmp_path) == made
+    with pytest.raises(CakeError) as found:
+        made.value("tensor.none")
+    assert rule(found) == "cost/rate-missing"
+
+
+def test_a_part_replaces_its_rates_in_the_file_of_the_same_device_only(jobs: dict[str, Any], tmp_path: Path) -> None:
+    path = record.record(jobs, answers(jobs), tmp_path)
+    one = answers(jobs)
+    one["rates"] = {"barrier.named.role.groups1": one["rates"]["barrier.named.role.groups1"]}
+    one["rates"]["barrier.named.role.groups1"]["many_mhz"] = [2000.0] * 9
+    record.record(jobs, one, tmp_path)
+    rates = json.loads(path.read_text())["rates"]
+    assert [rates[f"barrier.named.role.groups{n}"]["sm_mhz"] for n in (1, 2, 3)] == [2000.0, 1000.0, 1000.0]
+    with pytest.raises(CakeError) as found:
+        record.record(jobs, {**one, "telemetry": {"driver": "590"}}, tmp_path)
+    assert "another driver" in found.value.diagnostic.message
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"form": "x"}, "form"),
+    ({"faults": ["the device was throttled: power brake"]}, "disturbed"),
+    ({"rates": {}}, "no rate"),
+    ({"rates": {"made.up": {}}}, "no job"),
+])  # fmt: skip
+def test_answers_that_do_not_stand_up_are_refused(jobs: dict[str, Any], changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(CakeError) as found:
+        record.calibration(jobs, answers(jobs, **changes))
+    assert rule(found) == "corpus/bad-answers" and words in found.value.diagnostic.message
+
+
+def test_a_longer_run_that_took_less_time_is_refused(jobs: dict[str, Any]) -> None:
+    given = answers(jobs)
+    given["rates"]["barrier.named.role.groups1"]["many_us"][4] = 1.0
+    with pytest.raises(CakeError, match="less time"):
+        record.calibration(jobs, given)
+
+
+# ---- which device ----------------------------------------------------------------------------------------------------
+
+
+def test_devices_with_a_data_sheet_only_have_no_calibration(tmp_path: Path) -> None:
+    for name, target in reading.DATASHEET.items():
+        assert reading.find(target, name, tmp_path) is None
+    assert reading.find("sm_80", None, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [("sm_90a", "NVIDIA H20"), ("sm_80", "NVIDIA H200"), ("sm_90a", "../secrets")]
+)
+def test_unknown_devices_are_declined(target: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(CakeError) as found:
+        reading.find(target, name, tmp_path)
+    assert rule(found) == "cost/unknown-device" and "cake calibrate" in found.value.diagnostic.message
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"form": "cake-calibration-1"}', "null"])
+def test_a_file_that_is_no_calibration_is_said(text: str, tmp_path: Path) -> None:
+    (tmp_path / "nvidia_h200.json").write_text(text)
+    with pytest.raises(CakeError) as found:
+        reading.find("sm_90a", None, tmp_path)
+    assert rule(found) == "cost/bad-calibration"
