@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from cake_ir.fault import CakeError
 from cake_mcp.assign import kmeans_assign
+from cake_mcp.clustering import KMeans, kmeans, kmeans_update
 from cake_mcp.products import gemm
 from cake_mcp.tables import explain, prepare
 
-__all__ = ["CakeError", "explain", "gemm", "kmeans_assign", "prepare"]
+__all__ = ["CakeError", "KMeans", "explain", "gemm", "kmeans", "kmeans_assign", "kmeans_update", "prepare"]

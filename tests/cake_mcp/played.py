@@ -141,6 +141,8 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
     module.empty = lambda shape, dtype: wrapped(np.zeros(shape, dtype))
     module.zeros = lambda shape, dtype: wrapped(np.zeros(shape, dtype))
     module.matmul, module.concatenate = np.matmul, np.concatenate
+    module.full = lambda shape, value, dtype: wrapped(np.full(shape, value, dtype))
+    module.arange, module.asarray = np.arange, np.asarray
     module.cuda = SimpleNamespace(
         get_current_stream=lambda: SimpleNamespace(ptr=module.pointer),
         runtime=SimpleNamespace(getDevice=lambda: module.device),
