@@ -41,10 +41,6 @@ HELDOUT = (
 )  # fmt: skip
 
 
-PADDED = {"DP": (64, 128, 192, 256), "WG": (2, 3), "BC": (64, 128), "STAGES": (2, 4, 6)}
-"""Tunables of the kernels whose tiles are as wide as the points, padded."""
-
-
 def _shapes(rows: tuple[tuple[int, int, int, int], ...]) -> tuple[Shape, ...]:
     return tuple({"B": b, "N": n, "C": c, "D": d} for b, n, c, d in rows)
 
@@ -55,20 +51,25 @@ FAMILY = Family(
     contracts={"bf16": "kmeans_assign", "f16": "kmeans_assign_f16"},
     alike={"f16": "bf16"},
     kernels=(
-        Member("kmeans_bias", {"DP": (64, 128), "WG": (2, 3), "STAGES": (3, 4, 6), "TURN": (0, 1)}, fallback=True),
-        Member("kmeans_packed", PADDED, fallback=True),
-        Member("kmeans_assign", PADDED, fallback=True),
+        Member(
+            "kmeans_bias",
+            {"DP": (16, 32, 48, 64, 112, 128), "WG": (2, 3, 4), "XS": (1, 2), "STAGES": (4, 6), "TURN": (False, True)},
+            fallback=True,
+        ),
+        Member("kmeans_packed", {"DP": (192, 256), "WG": (2, 3), "BC": (64, 128), "STAGES": (2, 4)}, fallback=True),
+        Member("kmeans_assign", {"DP": (128, 256), "WG": (2,), "STAGES": (2, 4)}, fallback=True),
         # few points: the centroids divided over clusters and warpgroups
         Member(
             "kmeans_split",
             {
-                "DP": (48, 64, 112, 128, 144, 176, 224, 256),
+                "DP": (48, 112, 128, 144, 176, 224, 256),
                 "WG": (1, 2),
                 "G": (1, 2),
                 "S": (1, 2, 4, 8),
                 "BC": (128,),
                 "STAGES": (8,),
                 "AREG": (False, True),
+                "PDL": (True,),
             },
             fallback=True,
         ),
@@ -83,13 +84,14 @@ FAMILY = Family(
                 "BC": (128,),
                 "STAGES": (4, 6, 8),
                 "AREG": (False,),
+                "PDL": (True,),
             },
             fallback=True,
         ),
         # many points of middling width
         Member(
             "kmeans_split",
-            {"DP": (144, 176, 224, 256), "WG": (3,), "BC": (128,), "STAGES": (6,), "AREG": (False,)},
+            {"DP": (144, 176, 224, 256), "WG": (3,), "BC": (128,), "STAGES": (6,), "AREG": (False,), "PDL": (True,)},
             fallback=True,
         ),
     ),

@@ -34,14 +34,16 @@ class _Model(BaseModel):
 class Settings(_Model):
     """How much is compiled and measured. Times in seconds unless named otherwise.
 
-    ranked: shapes on which seeds are ranked before any is compiled. compiled: most candidates per element type; per_shape,
+    ranked: shapes on which seeds are ranked before any is compiled. compiled: most candidates per element type; twins: of
+    those for each element type that takes their routes; per_shape,
     per_large: most of them at a shape; within: drop those predicted to take longer than so many times the best. rounds:
     interleaved rounds, all candidates once in each; sample_ms: least length of a sample; gap, gap_large: idle after a round; hang:
     longest wait for one launch; restart: of a process after a hang. unseen: shapes drawn for validation.
     """
 
     ranked: int = Field(default=40, ge=1, le=1000)
-    compiled: int = Field(default=44, ge=1, le=400)
+    compiled: int = Field(default=56, ge=1, le=400)
+    twins: int = Field(default=30, ge=0, le=400)
     per_shape: int = Field(default=16, ge=1, le=100)
     per_large: int = Field(default=8, ge=1, le=100)
     within: float = Field(default=2.5, gt=1)

@@ -49,30 +49,43 @@ class Decision:
         return None if c < 0 else self.name(c)
 
 
+def served_dtypes(family: Family, campaign: Campaign) -> list[str]:
+    """Element types that this campaign has candidates for, those with routes of their own first."""
+    tuned = [d for d in family.tuned_dtypes if any(d in e.candidates for e in campaign.shapes)]
+    return tuned + [
+        d for d, source in family.alike.items() if source in tuned and any(c.dtype == d for c in campaign.candidates)
+    ]
+
+
 def decide(family: Family, campaign: Campaign, journal: Journal, dtype: str, sms: int) -> Decision:
-    """Routes from what was measured in the phase `tune`. Raises CakeError `tuning/nothing-measured`, `tuning/not-covered`."""
-    entries = [e for e in journal.of("shape") if e["phase"] == TUNE and e["dtype"] == dtype]
-    # a validation shape may show a candidate to be wrong; then it serves nothing, and the routes are made anew without it
-    later = [e for e in journal.of("shape") if e["phase"] != TUNE]
-    wrong = {n for e in later for n, c in e["contenders"].items() if c["check"] == "failed"}
-    wrong |= {c.id for c in campaign.candidates if wrong & set(c.twins.values())}
-    gone = journal.lost_ids | wrong
-    if not trusted(entries, gone):
+    """Routes from what was measured in the phase `tune`; for an element type that is alike another, from the times of that one and
+    with its twins. Raises CakeError `tuning/nothing-measured`, `tuning/not-covered`."""
+    source = family.alike.get(dtype, dtype)
+    entries = [e for e in journal.of("shape") if e["phase"] == TUNE and e["dtype"] == source]
+    # a later shape may show a candidate to be wrong; then it serves nothing, and the routes are made anew without it
+    wrong = {
+        n for e in journal.of("shape") for n, c in e["contenders"].items() if c["check"] == "failed"
+    } | journal.lost_ids
+    good = trusted(entries, wrong)
+    stands = {c.id: c.id if source == dtype else c.twins.get(dtype, "") for c in campaign.candidates if c.id in good}
+    names = {n: m for n, m in stands.items() if m and m not in wrong}
+    if not names:
         raise _failed("tuning/nothing-measured", f"no candidate of {family.name} for {dtype} was measured and right")
-    seen = observe(family, campaign, dtype, entries, gone, sms)
+    seen = observe(family, campaign, names, entries, sms)
     scalars = campaign.contract(dtype).scalar_values()
     shapes = validate.probes(family, campaign.seed)
     recipes = [campaign.record(n).recipe for n in seen.candidates]
     takes = np.array([[admits(r, scalars, s, sms) for r in recipes] for s in shapes])
     may = {m.kernel for m in family.kernels if m.fallback}
     allowed = [c for c, n in enumerate(seen.candidates) if campaign.record(n).kernel in may]
-    served = takes.any(axis=1)  # what no kernel takes at all is said by the report, not a reason for no table
+    # what no kernel takes at all is said by the report and no reason for no table
+    seen = seen.subset([s for s in range(len(seen.shapes)) if seen.takes[s].any()])
+    served = takes.any(axis=1)
     try:
         listing = buckets.learn(seen, allowed, takes[served], family.most_variants, campaign.seed)
     except NotCovered as exc:
         shape = shapes[int(np.flatnonzero(served)[exc.at])] if exc.at >= 0 else seen.shapes[exc.at + len(seen.shapes)]
-        text = f"no fallback of {family.name} for {dtype} takes {_text(shape)}"
-        raise _failed("tuning/not-covered", text) from exc
+        raise _failed("tuning/not-covered", f"no fallback of {family.name} for {dtype} takes {_text(shape)}") from exc
     features = tuple(family.features(s, sms) for s in shapes)
     return Decision(dtype, seen, listing, tuple(shapes), takes, features)
 

@@ -132,6 +132,14 @@ class Journal:
         """Candidates that hung or broke the device."""
         return {str(e["candidate"]) for e in self.of("lost")}
 
+    def has(self, phase: str, candidate: str, dims: Mapping[str, int]) -> bool:
+        """Whether a candidate ran at a shape in a phase."""
+        key = shape_key(dims)
+        return any(
+            e["phase"] == phase and candidate in e["contenders"] and shape_key(e["dims"]) == key
+            for e in self.of("shape")
+        )
+
     def measured(self, phase: str, dtype: str, dims: Mapping[str, int]) -> dict[str, Any] | None:
         """The line of a shape in a phase, or None."""
         key = shape_key(dims)

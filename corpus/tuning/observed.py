@@ -83,28 +83,28 @@ def noise(entries: Sequence[Mapping[str, Any]]) -> float:
 
 
 def observe(
-    family: Family, campaign: Campaign, dtype: str, entries: Sequence[Mapping[str, Any]], lost: set[str], sms: int
+    family: Family, campaign: Campaign, names: Mapping[str, str], entries: Sequence[Mapping[str, Any]], sms: int
 ) -> Observed:
-    """The matrix of the shapes that were measured, for the candidates that can be trusted."""
-    good = trusted(entries, lost)
-    names = [c.id for c in campaign.candidates if c.id in good and c.dtype == dtype]
-    scalars = campaign.contract(dtype).scalar_values()
+    """The matrix of the shapes that were measured.
+
+    names: measured candidate -> the candidate it stands for (itself, or its twin of another element type), in order.
+    """
     us = np.full((len(entries), len(names)), np.nan)
-    measured = np.zeros(us.shape, dtype=bool)
     for s, e in enumerate(entries):
         for c, name in enumerate(names):
-            if "us" in e["contenders"].get(name, {}):
-                us[s, c], measured[s, c] = e["contenders"][name]["us"], True
+            us[s, c] = e["contenders"].get(name, {}).get("us", np.nan)
+    measured = ~np.isnan(us)
     taken = measured.copy()
     for c, name in enumerate(names):
-        recipe = campaign.record(name).recipe
+        record = campaign.record(name)
+        scalars = campaign.contract(record.dtype).scalar_values()
         for s, e in enumerate(entries):
-            taken[s, c] = taken[s, c] or admits(recipe, scalars, e["dims"], sms)
-    _fill(campaign, names, entries, us, taken)
+            taken[s, c] = taken[s, c] or admits(record.recipe, scalars, e["dims"], sms)
+    _fill(campaign, list(names), entries, us, taken)
     shapes = tuple(dict(e["dims"]) for e in entries)
     keep = [s for s in range(len(shapes)) if measured[s].any()]
-    found = Observed(shapes, tuple(family.features(s, sms) for s in shapes), tuple(names), us, measured, noise(entries))
-    return found.subset(keep)
+    features = tuple(family.features(s, sms) for s in shapes)
+    return Observed(shapes, features, tuple(names.values()), us, measured, noise(entries)).subset(keep)
 
 
 def _fill(

@@ -68,7 +68,8 @@ def prepare(
                               contract="A family has a member that verifies and compiles."))  # fmt: skip
     predicted = rank.predict_all(compiled, dims, progress)
     stopped = [*found.rejections, *refused, *spoiled]
-    twins, unlike = _twins(family, compiled, target, cache_dir, progress)
+    wanted = most_asked(compiled, predicted, len(dims), settings.twins)
+    twins, unlike = _twins(family, wanted, target, cache_dir, progress)
     scale = len(dims) / len(sample)
     rejected = [_rejected(r, [dims[i] for i in sample], scale, family, settings) for r in (*stopped, *unlike)]
     order: dict[str, list[tuple[str, ...]]] = {}
@@ -109,6 +110,20 @@ def ranked_on(large: Sequence[bool], most: int) -> list[int]:
     step = max(1.0, len(others) / room)
     picked = {others[int(i * step)] for i in range(room) if int(i * step) < len(others)}
     return sorted(picked | {i for i, is_large in enumerate(large) if is_large})
+
+
+def most_asked(
+    compiled: Sequence[Candidate], predicted: Mapping[str, Mapping[int, float]], shapes: int, most: int
+) -> list[Candidate]:
+    """Candidates in the order in which predictions ask for them: by the sum over shapes of 1 / rank."""
+    votes = dict.fromkeys((c.id for c in compiled), 0.0)
+    for shape in range(shapes):
+        fitting = sorted(
+            (c.id for c in compiled if shape in predicted[c.id]), key=lambda n, s=shape: (predicted[n][s], n)
+        )
+        for i, name in enumerate(fitting):
+            votes[name] += 1 / (i + 1)
+    return sorted(compiled, key=lambda c: (-votes[c.id], c.id))[:most]
 
 
 def _twins(

@@ -1,7 +1,7 @@
 """Predicted times, and which candidates are worth a compile and a measurement.
 
 The cost model (`analyses.estimate`) orders schedules; it does not see everything, so what it cannot tell apart is ordered by
-the shared memory that a schedule keeps in flight, every member gets a place at every shape, and candidates are dropped
+the shared memory that a schedule keeps in flight, members take turns at every shape, and candidates are dropped
 only where they are predicted to lose by more than `Settings.within`.
 """
 
@@ -75,7 +75,7 @@ def shortlist(
     candidates: Sequence[Candidate], predicted: Mapping[str, Predicted], shapes: int, most: int, within: float
 ) -> list[Candidate]:
     """At most `most` candidates to compile, per element type: round after round every member's next best at every shape, those
-    that most shapes ask for first; none that is predicted to take more than `within` times the best of all members."""
+    that most shapes ask for first; none at a shape where it is predicted to take more than `within` times the best of all members."""
     memory = {c.id: in_flight(c) for c in candidates}
     chosen: dict[str, Candidate] = {}
     for dtype in dict.fromkeys(c.seed.dtype for c in candidates):
@@ -88,7 +88,7 @@ def shortlist(
             limit = predicted[ranked[0].id][shape] * within
             by_member: dict[str, list[Candidate]] = defaultdict(list)
             for c in ranked:
-                if predicted[c.id][shape] <= limit or not by_member[c.seed.kernel]:
+                if predicted[c.id][shape] <= limit:
                     by_member[c.seed.kernel].append(c)
             queues += by_member.values()
         taken: set[str] = set()

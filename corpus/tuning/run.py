@@ -29,8 +29,9 @@ from corpus.contract import Case
 from corpus.families import Family, Shape, family
 from corpus.gpu_buffers import Env
 from corpus.tuning import campaign as campaigns
+from corpus.tuning.buckets import served
 from corpus.tuning.campaign import Campaign
-from corpus.tuning.decide import JUDGE, TUNE, VALIDATE, Decision, decide, report, to_validate
+from corpus.tuning.decide import JUDGE, TUNE, VALIDATE, Decision, decide, report, served_dtypes, to_validate
 from corpus.tuning.journal import Journal
 from corpus.tuning.measure import Contender, Fault, measure
 
@@ -162,21 +163,26 @@ def _covers(journal: Journal, dtype: str, dims: Shape, ids: Sequence[str]) -> bo
     return entry is not None and set(ids) - journal.lost_ids <= set(entry["contenders"])
 
 
-def judge_twins(s: Session, decision: Decision) -> None:
-    """Phase three: the variants of element types that take these routes, at a few of the shapes that they will serve."""
-    serving: dict[str, list[Shape]] = {}
-    for rule in decision.listing.rules:
-        serving.setdefault(decision.name(rule.candidate), []).extend(decision.seen.shapes[i] for i in rule.served)
-    for name in decision.named:
-        record = s.campaign.record(name)
-        for dtype, twin in record.twins.items():
-            shapes = serving.get(name) or [sh for sh in decision.seen.shapes if s.contenders([twin], sh)]
+def judge_twins(s: Session, dtype: str) -> Decision:
+    """The variants of an element type that takes the routes of another, at a few of the shapes that each will serve."""
+    decision = decide(s.family, s.campaign, s.journal, dtype, s.sms)
+    for _ in range(ROUNDS_OF_DECIDING):
+        serving: dict[str, list[Shape]] = {}
+        for i, c in enumerate(served(decision.listing, decision.seen)):
+            serving.setdefault(decision.name(int(c)), []).append(decision.seen.shapes[i])
+        for name in decision.named:
+            shapes = serving.get(name) or [d for d in decision.seen.shapes if s.contenders([name], d)]
             for dims in shapes[:: max(1, len(shapes) // JUDGED)][:JUDGED]:
-                seen = s.journal.measured(JUDGE, dtype, dims)
-                if s.left() <= 0 or (seen is not None and twin in seen["contenders"]):
-                    continue
-                s.progress(0, None, f"judging {twin} at {_text(dims)}")
-                s.shape(JUDGE, "twin", dtype, dims, [twin])
+                if s.left() <= 0:
+                    return decision
+                if not s.journal.has(JUDGE, name, dims):
+                    s.progress(0, None, f"judging {name} at {_text(dims)}")
+                    s.shape(JUDGE, "twin", dtype, dims, [name])
+        again = decide(s.family, s.campaign, s.journal, dtype, s.sms)
+        if again.named == decision.named:
+            return again
+        decision = again
+    return decision
 
 
 def work(s: Session) -> dict[str, Any]:
@@ -184,11 +190,8 @@ def work(s: Session) -> dict[str, Any]:
     start = time.monotonic()
     whole = tune(s)
     found: dict[str, Any] = {}
-    for dtype in s.family.tuned_dtypes:
-        if not any(dtype in e.candidates for e in s.campaign.shapes):
-            continue
-        decision = prove(s, dtype)
-        judge_twins(s, decision)
+    for dtype in served_dtypes(s.family, s.campaign):
+        decision = judge_twins(s, dtype) if dtype in s.family.alike else prove(s, dtype)
         proved = report(s.family, s.campaign, s.journal, decision, s.sms)
         found[dtype] = {
             "routes": [

@@ -22,8 +22,8 @@ from cake_ir.diagnostics import CakeError, error
 from corpus import evidence, routes
 from corpus.families import DIRECTORY, Family, Shape
 from corpus.tuning.campaign import Campaign
-from corpus.tuning.decide import JUDGE, TUNE, Decision, decide, report
-from corpus.tuning.journal import Journal
+from corpus.tuning.decide import TUNE, Decision, decide, report, served_dtypes
+from corpus.tuning.journal import Journal, shape_key
 from corpus.tuning.prepare import sample_cost_s
 
 RESULTS = evidence.DIRECTORY / "tuning"
@@ -63,11 +63,7 @@ def make(family: Family, campaign: Campaign, journal: Journal, *, command: str, 
         )  # fmt: skip
     device = dict(starts[-1]["device"])
     sms = int(device["sms"])
-    decisions = {
-        d: decide(family, campaign, journal, d, sms)
-        for d in family.tuned_dtypes
-        if any(d in e.candidates for e in campaign.shapes)
-    }
+    decisions = {d: decide(family, campaign, journal, d, sms) for d in served_dtypes(family, campaign)}
     reports = {d: report(family, campaign, journal, x, sms) for d, x in decisions.items()}
     table = _table(family, campaign, journal, decisions, reports, device)
     rows = tuple(_measurements(campaign, journal, str(device.get("name", ""))))
@@ -79,7 +75,7 @@ def make(family: Family, campaign: Campaign, journal: Journal, *, command: str, 
         "secret": starts[0].get("secret", ""), "settings": campaign.settings.model_dump(), "contracts": campaign.contracts,
         "prepare_s": campaign.prepare_s, "run_s": _run_s(journal), "complete": bool(end.get("complete")),
         "conditions": end.get("telemetry"),
-        "gates": gates(campaign, journal), "model": {d: model(campaign, x) for d, x in decisions.items()},
+        "gates": gates(campaign, journal), "model": {d: model(campaign, x) for d, x in decisions.items() if d not in family.alike},
         "validation": reports, "lost": journal.of("lost"),
         "candidates": [c.model_dump(mode="json", exclude={"recipe", "cubins"}) for c in campaign.candidates],
         "rejected": [r.model_dump(mode="json") for r in campaign.rejected],
@@ -105,8 +101,7 @@ def _table(
     variants: dict[str, routes.Variant] = {}
     rows: list[routes.Route] = []
     fallback: list[str] = []
-    left_out: dict[str, str] = {}
-    entries = {(e["phase"], e["dtype"], tuple(sorted(e["dims"].items()))): e for e in journal.of("shape")}
+    entries = {(e["dtype"], shape_key(e["dims"])): e for e in journal.of("shape") if e["phase"] == TUNE}
 
     def use(name: str) -> str:
         c = campaign.record(name)
@@ -114,38 +109,22 @@ def _table(
         return name
 
     for dtype, decision in decisions.items():
+        judged = {m: n for n, m in _sources(campaign, dtype).items()} if dtype in family.alike else {}
         for rule in decision.listing.rules:
             name = use(decision.name(rule.candidate))
             guard = tuple(routes.Comparison(c.feature, c.op, c.value) for c in rule.guard)
+            measured = judged.get(name, name)
             paid = []
             for s in rule.served:
-                e = entries[TUNE, dtype, tuple(sorted(decision.seen.shapes[s].items()))]
-                if name in e["contenders"]:
-                    paid.append(measurement_id(campaign.id, e, name))
+                e = entries[family.alike.get(dtype, dtype), shape_key(decision.seen.shapes[s])]
+                if measured in e["contenders"]:
+                    paid.append(measurement_id(campaign.id, e, measured))
             rows.append(routes.Route(name, guard, tuple(paid[:MOST_EVIDENCE]), round(rule.gain, 4), len(rule.served)))
         fallback += [use(decision.name(c)) for c in decision.listing.fallback]
-    for dtype, source in family.alike.items():
-        good, why = _right_twins(campaign, journal, dtype)
-        for route in [r for r in rows if variants[r.variant].dtype == source]:
-            twin = campaign.record(route.variant).twins.get(dtype, "")
-            if twin not in good:
-                left_out[twin or f"{route.variant} for {dtype}"] = why.get(twin, "not built")
-                continue
-            seen = tuple(measurement_id(campaign.id, e, twin) for e in journal.of("shape")
-                         if e["phase"] == JUDGE and twin in e["contenders"])  # fmt: skip
-            rows.append(routes.Route(use(twin), route.guard, seen, route.gain, route.shapes))
-        for name in [n for n in fallback if variants[n].dtype == source]:
-            twin = campaign.record(name).twins.get(dtype, "")
-            if twin in good:
-                fallback.append(use(twin))
-            else:
-                left_out[twin or f"{name} for {dtype}"] = why.get(twin, "not built")
     used = {c.term for r in rows for c in r.guard}
     validation = {
         d: {k: r[k] for k in ("sets", "quarters_left_out", "noise", "overlapping", "missing", "probes")} for d, r in reports.items()
     }  # fmt: skip
-    if left_out:
-        validation["left_out"] = left_out
     table = routes.Table(
         family=family.name, target=campaign.target, dims=family.dims, variants=variants, routes=tuple(rows),
         fallback=tuple(fallback), derived={n: d.text for n, d in family.derived.items() if n in used},
@@ -156,20 +135,9 @@ def _table(
     return table
 
 
-def _right_twins(campaign: Campaign, journal: Journal, dtype: str) -> tuple[set[str], dict[str, str]]:
-    """Variants of an element type that were judged and right, and why the others are not used."""
-    good: set[str] = set()
-    why = dict.fromkeys(journal.lost_ids, "lost: it hung or broke the device")
-    for e in journal.of("shape"):
-        for name, c in e["contenders"].items():
-            if e["dtype"] == dtype and c["check"] == "passed":
-                good.add(name)
-            elif e["dtype"] == dtype:
-                why.setdefault(name, c["message"])
-    for c in campaign.candidates:
-        if c.dtype == dtype and c.id not in good:
-            why.setdefault(c.id, "not judged")
-    return good - set(why), why
+def _sources(campaign: Campaign, dtype: str) -> dict[str, str]:
+    """Measured candidate -> its twin of an element type."""
+    return {c.id: c.twins[dtype] for c in campaign.candidates if dtype in c.twins}
 
 
 def _measurements(campaign: Campaign, journal: Journal, device: str) -> list[dict[str, Any]]:
