@@ -123,6 +123,18 @@ def where(c: Context, call: S.Call) -> None:
         c.where.append(B.Where(cond, arg.span))
 
 
+def _spelled_out(c: Context, x: B.SX) -> B.SX:
+    """The expression without the names assigned above it: the host has extents, arguments and `device.sms` alone."""
+    known = {s.var: s.value for s in c.out if isinstance(s, B.SetScalar)}
+
+    def plain(e: B.SX) -> B.SX:
+        if isinstance(e, B.SVar) and e.var in known:
+            return plain(known[e.var])
+        return B.SOp(e.op, tuple(plain(a) for a in e.args), e.dtype) if isinstance(e, B.SOp) else e
+
+    return plain(x)
+
+
 def launch(c: Context, call: S.Call) -> None:
     args = keywords(c, call, ("ctas", "cluster", "ctas_per_sm"))
     if c.launch is not None:
@@ -143,7 +155,7 @@ def launch(c: Context, call: S.Call) -> None:
     if per_sm < 1 or per_sm > c.target.fact("blocks_per_sm").value:
         c.report("hardware/ctas-per-sm", f"ctas_per_sm={per_sm} is not possible on {c.target.name}", call.span)
         per_sm = 1
-    ctas = E.index(c, args["ctas"], "the number of CTAs")
+    ctas = _spelled_out(c, E.index(c, args["ctas"], "the number of CTAs"))
     most = c.target.value("max_grid_x")
     if isinstance(ctas, B.SConst) and not 0 <= ctas.value <= most:
         c.report(

@@ -260,3 +260,24 @@ def test_bad_ranks(ranks: str, rule: str) -> None:
     load = "tma_load(b_s[n], b[0:, k * 64:], signal=full[n]"
     text = BASE.replace("cluster=2", "cluster=4").replace(load, f"{load}, multicast={ranks}")
     assert findings(text) == [(rule, 18)]
+
+
+def test_the_grid_is_spelled_in_what_the_host_has() -> None:
+    """Names assigned above launch() are read by the host too, which has extents and the number of SMs only."""
+    b = bound(
+        '@kernel(target="sm_90a")\n'
+        "def k(x: In[f32, B, N], y: Out[f32, B, N]):\n"
+        "    units = ceil_div(N, 64)\n"
+        "    total = B * units\n"
+        "    launch(ctas=min(total, device.sms))\n"
+        "    w = role(warp)\n"
+        "    for i in range(cta, total, cta_count):\n"
+        "        with w:\n"
+        "            store(y[i // units, 64 * (i % units):], load(x[i // units, 64 * (i % units):], vec(1).cols[64]))\n"
+    )
+    known = {b.dims["B"], b.dims["N"], b.builtins["sms"]}
+    assert B.sx_vars(b.launch.ctas) <= known
+    env: list[object] = [None] * len(b.scalars)
+    for var, value in zip((b.dims["B"], b.dims["N"], b.builtins["sms"]), (3, 130, 132), strict=True):
+        env[var.slot] = value
+    assert compile_sx(b.launch.ctas)(env) == 9
