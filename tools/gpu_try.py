@@ -17,6 +17,7 @@ from typing import Any
 
 
 def prepare(directory: Path, spec: Path) -> int:
+    from analyses import verify
     from cake_ir import bind, parse
     from lowering import build, emit, plan
 
@@ -35,6 +36,11 @@ def prepare(directory: Path, spec: Path) -> int:
             print(v["name"], [d.render() for d in done.diagnostics])
             return 1
         bound = done.bound
+        # a kernel that hangs costs the whole session: nothing unverified runs, not even for a quick look
+        report = verify(bound)
+        if not report.accepted:
+            print(v["name"], [d.render() for d in report.diagnostics if d.severity == "error"][:2])
+            return 1
         emitted = emit(bound)
         made = build(emitted)
         if made.cubin is None or (not made.ok and not made.cubin):
