@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cake_ir.diagnostics import CakeError, error
 from corpus import files
 from corpus.jobs import VALID
-from corpus.kernels import CorpusKernel, kernels
+from corpus.kernels import CorpusKernel, kernels, programs
 
 DIRECTORY = Path(__file__).parent / "results"
 
@@ -301,7 +301,7 @@ def outdated(row: Mapping[str, Any], directory: Path = DIRECTORY) -> str | None:
 
 def changed(row: Mapping[str, Any]) -> str | None:
     """How kernel or contract of a record (`kernel`, `content_id`, `contract_digest`) differ from the corpus today, or None."""
-    known = {k.name: k for k in kernels()}
+    known = {k.name: k for k in (*kernels(), *programs())}
     entry = known.get(row["kernel"])
     if entry is None:
         # rows may carry the @kernel name instead of the index name

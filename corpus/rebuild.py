@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cake_ir.diagnostics import CakeError
-from corpus.kernels import CorpusKernel, kernels
+from corpus.kernels import CorpusKernel, kernels, programs
 
 MARKS = "stale.json"
 KEYS = ("kernel", "content_id", "contract_digest", "target", "bindings", "cubin_sha256")
@@ -25,7 +25,7 @@ KEYS = ("kernel", "content_id", "contract_digest", "target", "bindings", "cubin_
 
 @dataclass(frozen=True)
 class Built:
-    """A variant as this machine's compiler builds it."""
+    """A variant as this machine's compiler builds it. sha256: of a program's kernels in launch order, with commas between."""
 
     sha256: str
     compiler: str
@@ -75,20 +75,23 @@ def rebuilt(
 ) -> Built | str:
     """The variant as it builds here, or why it does not (no compiler, or it does not bind any more)."""
     from cake_ir import parse
-    from cake_ir.binding import bind
+    from corpus import executable
     from lowering.compile import compile_cuda
-    from lowering.emission import emit
 
+    unbound = "the kernel does not bind with these values any more"
     try:
         file = parse(kernel.text(), kernel.file).file
-        done = bind(file, dict(bindings), target, kernel.kernel) if file is not None else None
-        if done is None or done.bound is None:
-            return "the kernel does not bind with these values any more"
-        emitted = emit(done.bound)
-        compiled = compile_cuda(emitted.cuda, emitted.arch, cache_dir=cache_dir)
+        if file is None:
+            return unbound
+        made = executable.load(file, {**kernel.bindings, **bindings}, target, kernel.kernel)
+    except CakeError:
+        return unbound
+    try:
+        compiled = [compile_cuda(e.cuda, e.arch, cache_dir=cache_dir) for e in made.emitted]
     except CakeError as exc:
         return exc.diagnostic.message
-    return Built(compiled.sha256, f"NVRTC {compiled.nvrtc_version}")
+    shas = dict.fromkeys(c.sha256 for c in compiled)
+    return Built(",".join(shas), f"NVRTC {compiled[0].nvrtc_version}")
 
 
 def find_marks(directory: Path, cache_dir: Path | None = None) -> list[dict[str, Any]]:
@@ -101,7 +104,7 @@ def find_marks(directory: Path, cache_dir: Path | None = None) -> list[dict[str,
     from lowering.compile import compiler_versions
 
     compiler_versions()
-    table = {k.name: k for k in kernels()}
+    table = {k.name: k for k in (*kernels(), *programs())}
     found: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     seen: set[tuple[str, str, str, str]] = set()
     for record in records(directory):
@@ -111,7 +114,8 @@ def find_marks(directory: Path, cache_dir: Path | None = None) -> list[dict[str,
         seen.add(record.variant)
         name, target, bindings, sha = record.variant
         now = rebuilt(kernel, record.row["bindings"], target, cache_dir)
-        if isinstance(now, Built) and now.sha256 in sha.split(","):  # a job may carry further cubins
+        # a job may carry further cubins
+        if isinstance(now, Built) and set(now.sha256.split(",")) <= set(sha.split(",")):
             continue
         why = f"its kernel now builds to cubin {now.sha256[:12]} with {now.compiler}" if isinstance(now, Built) else now
         found[record.variant] = {

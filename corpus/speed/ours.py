@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -64,7 +65,7 @@ class Product:
         choice = self.mcp.explain(family, shape, DTYPE)
         variant = choice.variant
         target = importlib.import_module("cake_mcp.operation").gpu(0).target
-        shas = [hashlib.sha256(compiled.stored(key) or b"").hexdigest() for key in variant.cubin_keys]
+        shas = dict.fromkeys(hashlib.sha256(compiled.stored(key) or b"").hexdigest() for key in variant.cubin_keys)
         contract = kernel(variant.kernel).contract
         return (
             Program(
@@ -87,11 +88,45 @@ class Product:
         return self._contender(call, (LAYOUTS[layout],), shape, lambda: call(a, b, out=d, strict=True))
 
     def kmeans(self, shape: Mapping[str, int], t: Mapping[str, Any], iterations: int) -> Contender | str:
-        """A whole k-means of so many iterations from t["c"], without a tolerance."""
+        """A whole k-means of so many updates from t["c"], without a tolerance: at its end the labels of the last centroids and the
+        inertia, that is one assignment more."""
         x, c = t["x"], t["c"]
         call: Any = getattr(self.mcp, "kmeans", None)
         families = ("kmeans_assign", "kmeans_update")
-        return self._contender(call, families, shape, lambda: call(x, init=c, max_iter=iterations, tol=0.0))
+        return self._contender(
+            call, families, shape, lambda: call(x, init=c, max_iter=iterations, tol=-1.0, strict=True)
+        )
+
+    def step(self, torch: Any, t: Mapping[str, Any]) -> Callable[[int], tuple[Any, Any]]:
+        """step(iterations) -> (labels, centroids): the iterations of `cake_mcp.kmeans` alone, with the buffers of a call: what the
+        loops of other libraries do."""
+        assign = importlib.import_module("cake_mcp.assign").ASSIGN
+        update = importlib.import_module("cake_mcp.clustering").UPDATE
+        x, start = t["x"], t["c"]
+        batch, count = start.shape[:2]
+
+        def run(iterations: int) -> tuple[Any, Any]:
+            new = {"device": x.device, "dtype": torch.float32}
+            spare = [(torch.empty_like(start), torch.empty((batch, count), **new)) for _ in range(2)]
+            label = torch.empty(x.shape[:2], device=x.device, dtype=torch.int32)
+            size = torch.empty((batch, count), device=x.device, dtype=torch.int32)
+            moved, limit = torch.full((batch,), math.inf, **new), torch.full((batch,), -math.inf, **new)
+            shift = torch.empty((batch,), **new)
+            c, norms = start, None
+            for i in range(iterations):
+                mean, mean_sq = spare[i % 2]
+                assign((x, c, norms), (label,), None, True)
+                update((x, label, c, moved, limit), (mean, mean_sq, size, shift), None, True)
+                c, norms = mean, mean_sq
+            return label, c
+
+        return run
+
+    def iterate(self, shape: Mapping[str, int], torch: Any, t: Mapping[str, Any], iterations: int) -> Contender | str:
+        """`step` as a contender."""
+        run = self.step(torch, t)
+        families = ("kmeans_assign", "kmeans_update")
+        return self._contender(run, families, shape, lambda: run(iterations))
 
     def _contender(
         self, call: Any, families: tuple[str, ...], shape: Mapping[str, int], run: Callable[[], Any]

@@ -219,13 +219,14 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "iteration": Layout(
         "k-means, whole iterations", "Device time of one iteration (norms, assignment, update, greatest shift) in calls of ten from "
-        "given centroids without a tolerance, through the public function of each library. FlashLib's CuTe DSL loop is its own, around the "
-        "kernel compiled beforehand.", (*TRITON, cute.NAME),
+        "given centroids without a tolerance: the loop of each library, of ours without what `kmeans` does at its end (labels of the last "
+        "centroids, inertia). FlashLib's CuTe DSL loop is its own, around the kernel compiled beforehand.", (*TRITON, cute.NAME),
         ("Cake µs", "best peer µs", "which", "ratio", "ratio to CuTe DSL", "kernels"), _iteration_cells,
     ),
     "calls": Layout(
         "k-means, calls with their host work", "Wall time per public call on small shapes of the contract, until the device is done: of "
-        "ten assignments in a row (norms and outputs given), and of one k-means of ten iterations.", TRITON,
+        "ten assignments in a row (norms and outputs given), and of one k-means of ten iterations; ours then also gives the labels of the "
+        "last centroids and the inertia, which is one assignment more.", TRITON,
         ("what", "Cake µs", "best peer µs", "which", "ratio"), _call_cells,
     ),
     "host": Layout(

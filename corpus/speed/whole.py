@@ -38,7 +38,7 @@ def iteration(s: Session) -> Iterator[Row]:
         t = s.points(shape)
         others = _loops(s, shape, t)
         flops = s.known["kmeans_assign"].flops(shape)
-        yield row(s.env, shape, _loop(s, shape, t), others, LONG, flops=flops, per=ITERATIONS)
+        yield row(s.env, shape, _iterations(s, shape, t), others, LONG, flops=flops, per=ITERATIONS)
 
 
 def calls(s: Session) -> Iterator[Row]:
@@ -94,9 +94,24 @@ def _loop(s: Session, shape: Shape, t: Mapping[str, Any]) -> Contender | str:
         return made
 
     def check() -> dict[str, Any]:
-        done = s.product.mcp.kmeans(t["x"], init=t["c"], max_iter=1, tol=0.0)
+        done = s.product.mcp.kmeans(t["x"], init=t["c"], max_iter=ITERATIONS, tol=-1.0)
         s.env.sync()
-        return _judged(s, t, done.labels, done.centroids)
+        # its labels are those of its centroids
+        return labels.check(s.math, t["x"], done.centroids, done.centroids.double().square().sum(-1), done.labels)
+
+    made.check = check
+    return made
+
+
+def _iterations(s: Session, shape: Shape, t: Mapping[str, Any]) -> Contender | str:
+    made = s.product.iterate(shape, s.torch, t, ITERATIONS)
+    if isinstance(made, str):
+        return made
+
+    def check() -> dict[str, Any]:
+        found, centroids = s.product.step(s.torch, t)(1)
+        s.env.sync()
+        return _judged(s, t, found, centroids)
 
     made.check = check
     return made
