@@ -20,7 +20,7 @@ from corpus.kernels import kernel
 from corpus.speed.model import Program
 from corpus.speed.timing import OURS, Contender
 
-FAMILIES = ("gemm", "gemm_nn", "kmeans_assign", "kmeans_update", "row_norms")
+FAMILIES = ("gemm", "gemm_nn", "kmeans_assign", "kmeans_update", "kmeans_inertia", "row_norms")
 """Route tables that the calls may take."""
 
 LAYOUTS = {"TN": "gemm", "NN": "gemm_nn"}
