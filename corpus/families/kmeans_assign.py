@@ -41,6 +41,9 @@ HELDOUT = (
 )  # fmt: skip
 
 
+SPLIT = {"BC": (128,), "AREG": (True,), "PDL": (True,)}
+
+
 def _shapes(rows: tuple[tuple[int, int, int, int], ...]) -> tuple[Shape, ...]:
     return tuple({"B": b, "N": n, "C": c, "D": d} for b, n, c, d in rows)
 
@@ -53,45 +56,39 @@ FAMILY = Family(
     kernels=(
         Member(
             "kmeans_bias",
-            {"DP": (16, 32, 48, 64, 112, 128), "WG": (2, 3, 4), "XS": (1, 2), "STAGES": (4, 6), "TURN": (False, True)},
+            {"DP": (16, 32, 48, 64, 112, 128), "WG": (2, 3, 4), "XS": (1, 2), "STAGES": (4,), "TURN": (False, True)},
             fallback=True,
         ),
         Member("kmeans_packed", {"DP": (192, 256), "WG": (2, 3), "BC": (64, 128), "STAGES": (2, 4)}, fallback=True),
         Member("kmeans_assign", {"DP": (128, 256), "WG": (2,), "STAGES": (2, 4)}, fallback=True),
-        # few points: the centroids divided over clusters and warpgroups
+        # few points: the centroids divided over a cluster and two warpgroups with the same points
+        Member(
+            "kmeans_split",
+            {"DP": (64, 128, 256, 384, 512), "WG": (1,), "G": (2,), "S": (1, 2, 4, 8), "STAGES": (8, 10, 12), **SPLIT},
+            fallback=True,
+        ),
+        # many points: two warpgroups with points of their own, in turns
         Member(
             "kmeans_split",
             {
-                "DP": (48, 112, 128, 144, 176, 224, 256),
-                "WG": (1, 2),
-                "G": (1, 2),
-                "S": (1, 2, 4, 8),
-                "BC": (128,),
-                "STAGES": (8,),
-                "AREG": (False, True),
-                "PDL": (True,),
+                "DP": (64, 128, 192, 256, 320, 384, 448, 512),
+                "WG": (2,),
+                "S": (1, 2),
+                "STAGES": (5, 8, 10),
+                "TURN": (False, True),
+                **SPLIT,
             },
             fallback=True,
         ),
-        # wide points: no other member takes them
+        # hardly any points
         Member(
             "kmeans_split",
-            {
-                "DP": (288, 352, 416, 480),
-                "WG": (1, 2),
-                "G": (1, 2),
-                "S": (1, 2, 4, 8),
-                "BC": (128,),
-                "STAGES": (4, 6, 8),
-                "AREG": (False,),
-                "PDL": (True,),
-            },
+            {"DP": (64, 256, 512), "WG": (1,), "S": (2, 4), "STAGES": (8, 16), **SPLIT, "BC": (64, 128)},
             fallback=True,
         ),
-        # many points of middling width
         Member(
             "kmeans_split",
-            {"DP": (144, 176, 224, 256), "WG": (3,), "BC": (128,), "STAGES": (6,), "AREG": (False,), "PDL": (True,)},
+            {"DP": (128, 256), "WG": (3,), "STAGES": (7,), "TURN": (False, True), **SPLIT},
             fallback=True,
         ),
     ),

@@ -42,11 +42,11 @@ class Settings(_Model):
     """
 
     ranked: int = Field(default=40, ge=1, le=1000)
-    compiled: int = Field(default=56, ge=1, le=400)
+    compiled: int = Field(default=60, ge=1, le=400)
     twins: int = Field(default=30, ge=0, le=400)
-    per_shape: int = Field(default=16, ge=1, le=100)
-    per_large: int = Field(default=8, ge=1, le=100)
-    within: float = Field(default=2.5, gt=1)
+    per_shape: int = Field(default=32, ge=1, le=100)
+    per_large: int = Field(default=14, ge=1, le=100)
+    within: float = Field(default=3.0, gt=1)
     rounds: int = Field(default=8, ge=5, le=100)
     sample_ms: float = Field(default=0.6, ge=0.5, le=100)
     warmup_ms: float = Field(default=2.0, gt=0, le=1000)
