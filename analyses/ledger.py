@@ -8,7 +8,7 @@ from analyses.context import Context
 from cake_ir.bound import Barrier, BarUse, Op
 
 ARRIVE = ("arrive", "expect", "tcgen05_commit", "cp_async_arrive", "named_arrive")
-COPIES = ("tma_load", "bulk_load")
+COPIES = ("tma_load", "bulk_load", "store_async")
 
 
 def _uses(op: Op) -> BarUse | None:

@@ -63,6 +63,7 @@ class Machine(Accesses):
             "cp_async_arrive": self.on_cp_arrive,
             "tma_load": self.on_copy_in,
             "bulk_load": self.on_copy_in,
+            "store_async": self.on_copy_in,
             **self.access_handlers(),
         }
         self.steps = {
@@ -310,7 +311,7 @@ class Machine(Accesses):
             phase = self.phase_of(u, e, bar)[0] if cta == bar.cta else self.last_phase(u, e, bar)
             view = e.vals["view"] if local else e.vals["view"]._replace(cta=cta)
             self.touch(u, e, view, "write", "tma", thread, slot.comp, phase + 1, -1, None)
-            if u.tracks and cta == bar.cta:
+            if u.tracks and cta == bar.cta and "region" in e.vals:
                 self.touch_global(u, e, "region", "read", "tma", thread, slot.comp, phase + 1)
                 self.announced(u, e, thread)
             known = int(u.KL[slot.comp])

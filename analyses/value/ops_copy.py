@@ -75,6 +75,32 @@ def _load(c: Any, op: Op) -> Compiled:
     return False, issue
 
 
+def _send(c: Any, op: Op) -> Compiled:
+    """store_async: registers are read at issue; the bytes land late in the peer's shared memory, then complete there."""
+    view: View = op.operands["view"]
+    at, value = view_at(c, view), c.vx(op.operands["x"])
+    use, barrier = scalar(op.operands["signal"].use), op.operands["signal"].barrier
+    dtype, nbytes = view.buffer.dtype, view_bytes(view)
+
+    def issue(ag: Agent) -> None:
+        dest, memory, idx = at(ag)
+        data, undef = value(ag)
+        data = data.reshape(idx.shape).copy()
+        undef = None if undef is None else undef.reshape(idx.shape).copy()
+        n = use(ag.env)
+
+        def land() -> None:
+            dest.must_live(f"{op.name} writes its shared memory", op.span, ag.name)
+            overwrite_check(dest, memory, view, idx, op.name, op.span, ag.name)
+            memory.write(dtype, idx, data, undef)
+            memory.clear_writer(dtype, idx)
+            dest.rings[barrier].complete_tx(n, nbytes, op.span, f"{op.name} issued by {ag.name}")
+
+        ag.machine.issue(AsyncOp("tma", (land,), ag, op.span, op.name))
+
+    return False, issue
+
+
 def _extent(part: Part) -> tuple[int, ...]:
     out = []
     for i in part.inside:
@@ -381,6 +407,7 @@ def _tmem_wait(c: Any, op: Op) -> Compiled:
 HANDLERS = {
     "tma_load": _load,
     "bulk_load": _load,
+    "store_async": _send,
     "tma_store": _store,
     "bulk_store": _store,
     "tma_reduce": _store,

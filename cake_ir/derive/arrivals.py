@@ -15,7 +15,7 @@ from cake_ir.skeleton import AgentTrace, BarAt, Event, ViewAt, compile_skeleton
 from cake_ir.witness import Witness, traces
 
 ARRIVING = ("arrive", "expect", "tcgen05_commit", "cp_async_arrive")
-COPIES = ("tma_load", "bulk_load")
+COPIES = ("tma_load", "bulk_load", "store_async")
 Key = tuple[Barrier, int, int, int]
 """(barrier, CTA, use, round): round counts how often an agent came back to numbers it had left."""
 

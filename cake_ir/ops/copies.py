@@ -209,6 +209,20 @@ OPS = [
         accesses=(Access("dst", "write", "generic"),),
     ),
     OpDecl(
+        "store_async",
+        "WG",
+        (_VIEW, Param("x", "value"), Param("signal", "barrier", keyword=True)),
+        form="st.async.shared::cluster.mbarrier::complete_tx::bytes",
+        source="PTX ISA: st.async",
+        doc="Stores a tile or vector of 32-bit elements into the shared memory of CTA r, `view.on(r)`; the bytes complete on that "
+        "CTA's `signal=bar[n].on(r)`, so that no release and no memory barrier of the sender is needed. A replicated vector is "
+        "stored once. The order of what it overwrites is asked for as for a copy.",
+        feature="st_async",
+        accesses=(Access("view", "write", "async", True),),
+        completion="mbarrier",
+        examples=("store_async(best_s[t][cluster_rank].on(0), value, signal=parts[t].on(0))",),
+    ),
+    OpDecl(
         "ldmatrix",
         "WG",
         (_VIEW, Param("layout", "layout")),

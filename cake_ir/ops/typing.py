@@ -119,7 +119,7 @@ def smem_view(call: Call, name: str) -> B.View:
         call.fail(
             "language/type", f"'{view.buffer.name}' is tensor memory; {call.decl.name} needs shared memory here", name
         )
-    if view.rank is not None and call.decl.name not in ("tma_load", "bulk_load"):
+    if view.rank is not None and call.decl.name not in ("tma_load", "bulk_load", "store_async"):
         written = call.decl.name in ("cp_async", "stmatrix")
         call.fail(
             "hardware/remote-destination" if written else "hardware/remote-operand",

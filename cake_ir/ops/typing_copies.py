@@ -402,6 +402,33 @@ def _store_scalar(call: Call) -> list[Any]:
     return []
 
 
+def _same_rank(a: B.SX | None, b: B.SX | None) -> bool:
+    """Whether two ranks are written alike."""
+    if isinstance(a, B.SConst) and isinstance(b, B.SConst):
+        return a.value == b.value
+    if isinstance(a, B.SVar) and isinstance(b, B.SVar):
+        return a.var is b.var
+    if isinstance(a, B.SOp) and isinstance(b, B.SOp):
+        return (a.op, len(a.args)) == (b.op, len(b.args)) and all(map(_same_rank, a.args, b.args))
+    return a is b
+
+
+@check("store_async")
+def _store_async(call: Call) -> list[Any]:
+    view, x, bar = smem_view(call, "view"), call.args["x"], mbarrier(call, "signal", remote=True)
+    same_dtype(call, view.buffer.dtype, x.type.dtype, "x")
+    if x.type.dtype.bits != 32:
+        call.fail("hardware/store-async", f"store_async stores 32-bit elements, not {x.type.dtype}", "x")
+    if x.type.threads != call.c.threads:
+        call.fail("language/layout-unit", "a warpgroup's fragment is reached inside warps() by warp_part only", "x")
+    if not _same_rank(view.rank, bar.rank):
+        whose = "is the sender's own" if bar.rank is None else "is another CTA's"
+        text = f"'{bar.barrier.name}' {whose}, but '{view.buffer.name}' is not of that CTA: both say `.on(r)` with one r"
+        call.fail("hardware/store-async", text, "signal", "PTX ISA, st.async: both addresses are in one CTA's shared memory.")
+    call.operands.update(view=_memory(call, "view", x.type.shape, read=False), x=x, signal=bar)
+    return []
+
+
 @check("ldmatrix")
 def _ldmatrix(call: Call) -> list[Any]:
     from cake_ir.binding.expr import tile_type

@@ -22,15 +22,15 @@ def kmeans_split(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], la
     x_s = smem(DT, BN, 64 * CH, stages=1, swizzle=128)
     c_s = smem(DT, BC, 64, stages=STAGES, swizzle=128)
     bias_s = smem(f32, F * G * BC, stages=2)
-    best_s = smem(f32, P * BN, stages=2)
-    which_s = smem(i32, P * BN, stages=2)
+    best_s = smem(f32, P, BN, stages=2, pad=4)
+    which_s = smem(i32, P, BN, stages=2, pad=4)
     x_full = mbarrier(stages=CH, arrivals=1)
     x_free = mbarrier(arrivals=4 * WG * G)
     full = mbarrier(stages=STAGES, arrivals=1)
     free = mbarrier(stages=STAGES, arrivals=4 * WG)
     bias_full = mbarrier(stages=2, arrivals=1)
     bias_free = mbarrier(stages=2, arrivals=4 * WG * G)
-    parts = mbarrier(stages=2, arrivals=4 * WG * P)
+    parts = mbarrier(stages=2, arrivals=select(S > 1, 1, 4 * WG * G))
     merged = mbarrier(stages=2, arrivals=4 * WG)
     turn = named_barrier(WG * G)
 
@@ -125,19 +125,34 @@ def kmeans_split(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], la
                 store(label[b, row + mine:], index)
             else:
                 wait(merged[t - 2])
-                store(best_s[t].cols((cluster_rank * G + g) * BN + mine, 64).on(0), value)
-                store(which_s[t].cols((cluster_rank * G + g) * BN + mine, 64).on(0), index)
-                arrive(parts[t].on(0))
+                if S > 1:
+                    sync(warpgroup)
+                    if cluster_rank == 0 and wg == 0:
+                        with elected():
+                            expect(parts[t])
+                    store_async(best_s[t][cluster_rank * G + g].cols(mine, 64).on(0), value, signal=parts[t].on(0))
+                    store_async(which_s[t][cluster_rank * G + g].cols(mine, 64).on(0), index, signal=parts[t].on(0))
+                else:
+                    store(best_s[t][g].cols(mine, 64), value)
+                    store(which_s[t][g].cols(mine, 64), index)
+                    arrive(parts[t])
                 if cluster_rank == 0:
                     if g == 0:
                         wait(parts[t])
-                        for p in unroll(P):
-                            other = load(best_s[t].cols(p * BN + mine, 64), wgmma_d.rows[64])
-                            at = load(which_s[t].cols(p * BN + mine, 64), wgmma_d.rows[64])
-                            closer = (other > value) | ((other == value) & (at < index))
-                            value = select(closer, other, value)
-                            index = select(closer, at, index)
+                        if P % 8 == 0:
+                            scores = load(best_s[t].cols(mine, 64).T, wgmma_d[64, P])
+                            places = load(which_s[t].cols(mine, 64).T, wgmma_d[64, P])
+                            value, index = row_argmax(scores, places)
+                        else:
+                            for p in unroll(P):
+                                other = load(best_s[t][p].cols(mine, 64), wgmma_d.rows[64])
+                                at = load(which_s[t][p].cols(mine, 64), wgmma_d.rows[64])
+                                closer = (other > value) | ((other == value) & (at < index))
+                                value = select(closer, other, value)
+                                index = select(closer, at, index)
                         store(label[b, row + mine:], index)
+                        if S > 1:
+                            fence_async()
                         if S == 1 or cluster_id + (t + 2) * cluster_count < tiles.count:
                             for r in range(S):
                                 arrive(merged[t].on(r))

@@ -386,6 +386,34 @@ def store(c: Context, op: Op) -> None:
     c.out.close()
 
 
+def store_async(c: Context, op: Op) -> None:
+    """One st.async for every piece of neighbouring elements; a replicated vector is stored by one holder."""
+    x: VX = op.operands["x"]
+    view, bar = op.operands["view"], op.operands["signal"]
+    tile = x.type
+    c.out.open("")
+    width = min(view_width(c, view, tile), 4)
+    kind, count = _kind(tile.dtype, width)
+    name, entries = c.tiles.registers_of(x)
+    row, col = c.base(tile)
+    _, base = _shared_base(c, view)
+    address = c.sx.top(c.barrier(bar))
+    if bar.rank is not None and c.kernel.launch.cluster > 1:
+        address = f"{c.helpers.use('map_to_rank')}({address}, {c.sx.top(bar.rank)})"
+    signal = c.hoist("bar", "cake::u32", address)
+    call = c.helpers.add(*helpers.store_async(kind, count))
+    holder = single_holder(c, tile)
+    for run in runs_of(tile, width):
+        terms = [*holder, *tile_terms(c, tile, run)]
+        places = _view_places(view, tile, add(row, run.row), add(col, run.col))
+        where = c.sx.top(add(base, c.element(view, *places)))
+        values = ", ".join(_store_values(c, tile, width, name, entries, run.slot, count))
+        guard = f"if ({' && '.join(dict.fromkeys(terms))}) " if terms else ""
+        c.out.line(f"{guard}{call}({where}, {values}, {signal});")
+    c.out.close()
+    c.promise("store_async", "st.async")
+
+
 def _advance(c: Context, region: Region, tile: TileType, pointer: str, col: int) -> str:
     if col == 0 or tile.axis == "rows":
         return pointer
@@ -488,4 +516,5 @@ def store_scalar(c: Context, op: Op) -> None:
 EMITTERS = {
     "load": load, "store": store, "load_scalar": load_scalar, "store_scalar": store_scalar,
     "atomic_add": atomic, "atomic_min": atomic, "atomic_max": atomic, "atomic_fetch_add": atomic,
+    "store_async": store_async,
 }  # fmt: skip

@@ -90,6 +90,17 @@ def store(space: str, kind: str, count: int, *, modifiers: str = "") -> tuple[st
     return name, f'{_D}void {name}({args}) {{\n  asm volatile("{instruction}" ::{ins} : "memory");\n}}\n'
 
 
+def store_async(kind: str, count: int) -> tuple[str, str]:
+    """(name, text) of an asynchronous store to a CTA of the cluster. Takes the address, the registers, the barrier there."""
+    ctype, constraint, ptx = _REG[kind]
+    name = f"st_async_{'v' + str(count) + '_' if count > 1 else ''}{kind}"
+    args = "u32 p, " + ", ".join(f"{ctype} x{i}" for i in range(count)) + ", u32 bar"
+    ins = ", ".join(['"r"(p)', *(f'"{constraint}"(x{i})' for i in range(count)), '"r"(bar)'])
+    form = f"st.async.shared::cluster.mbarrier::complete_tx::bytes{_vec(count)}.{ptx}"
+    instruction = f"{form} [%0], {_list(count, 1)}, [%{count + 1}];"
+    return name, f'{_D}void {name}({args}) {{\n  asm volatile("{instruction}" ::{ins} : "memory");\n}}\n'
+
+
 def ldmatrix(count: int, transposed: bool) -> tuple[str, str]:
     """(name, text): `count` 8x8 matrices of 16-bit elements."""
     name = f"ldmatrix_x{count}" + "_trans" * transposed

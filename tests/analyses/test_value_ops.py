@@ -606,3 +606,26 @@ store(o[0], n)
     assert run(body.replace("SYNC", "sync(warp)"), args, {"x": f32(1)}, smem=smem)["o"][0] == 7
     with pytest.raises(ValueFault, match="poison"):
         run(body.replace("SYNC\n", ""), args, {"x": f32(1)}, smem=smem)
+
+
+@pytest.mark.parametrize(("old", "new"), [("", ""), ("wait(full[0])", "n = cta"), ("expect(full[0])", "arrive(full[0])")])
+def test_a_peer_gets_registers(old: str, new: str) -> None:
+    """Each CTA sends its half to the first, whose barrier counts the bytes of both; who does not wait for them reads poison."""
+    body = """
+if cluster_rank == 0:
+    with elected():
+        expect(full[0])
+store_async(got.cols(32 * cluster_rank, 32).on(0), load(x[32 * cta:], vec(1).cols[32]), signal=full[0].on(0))
+if cluster_rank == 0:
+    wait(full[0])
+    store(o[0:], load(got, vec(2).cols[64]))
+"""
+    body = body.replace(old, new)
+    x = f32(64)
+    args, smem, ctas = "x: In[f32, 64], o: Out[f32, 64]", "got = smem(f32, 64)\nfull = mbarrier()", "2, cluster=2"
+    if not old:
+        for schedule in ("greedy", "random:1", "random:2"):
+            assert np.array_equal(run(body, args, {"x": x}, smem=smem, ctas=ctas, schedule=schedule)["o"], x)
+        return
+    with pytest.raises(ValueFault, match="poison"):
+        run(body, args, {"x": x}, smem=smem, ctas=ctas)

@@ -54,7 +54,9 @@ def test_a_release_that_only_the_third_tile_makes_is_counted() -> None:
     text = (Path(__file__).parents[2] / "corpus" / "kernels" / "kmeans_split.cake").read_text()
     d = derive(bound(text, DP=64, S=2, G=2, WG=1, STAGES=6))
     assert d.diagnostics == ()
-    assert by_name(d.arrivals)["merged"] == 4 and by_name(d.arrivals)["parts"] == 16
+    assert by_name(d.arrivals)["merged"] == 4 and by_name(d.arrivals)["parts"] == 1
+    # four warpgroups of the cluster send 64 scores and 64 indices each
+    assert 4 * 2 * 64 * 4 in d.expect_bytes.values()
 
 
 def test_two_loaders_expect_their_own_bytes() -> None:

@@ -112,3 +112,32 @@ def test_neighbouring_sums_go_together_where_the_text_proves_their_alignment(tar
     assert built.ok
     assert built.sass.count(r"REDG?\.E\.ADD.*F32.*") == reds
     assert built.sass.count(r"ATOMG\.E\.ADD.*") == 1
+
+
+SEND = """
+@kernel(target="sm_90a")
+def k(x: In[f32, M, 64], y: Out[f32, M, 64]):
+    launch(ctas=2 * M, cluster=2)
+    r = role(warp)
+    got = smem(f32, 64)
+    full = mbarrier()
+    with r:
+        if cluster_rank == 0:
+            with elected():
+                expect(full[0])
+        mine = load(x[cluster_id, 32 * cluster_rank:], vec(LAYOUT).cols[32])
+        store_async(got.cols(32 * cluster_rank, 32).on(0), mine, signal=full[0].on(0))
+        if cluster_rank == 0:
+            wait(full[0])
+            store(y[cluster_id, :], load(got, vec(2).cols[64]))
+"""
+
+
+@pytest.mark.parametrize(("layout", "vector"), [("1", ""), ("4, 8", ".v4")])
+def test_a_peer_gets_registers_without_a_memory_barrier(layout: str, vector: str):
+    """st.async brings its completion along: nothing is released, so no MEMBAR stands before a remote arrival."""
+    emitted = emit(bind_text(SEND.replace("LAYOUT", layout)))
+    assert f"st.async.shared::cluster.mbarrier::complete_tx::bytes{vector}.f32" in emitted.cuda
+    built = build(emitted)
+    assert built.ok and built.sass.count(r"STAS.*") == 1
+    assert built.sass.count(r"MEMBAR.*GPU.*") == 0

@@ -284,9 +284,17 @@ def _red(name: str, op: str, kind: str) -> str:
     return f"inline void {name}(void* p, {t} x) {{ auto* q = static_cast<{t}*>(p); *q = {value}; }}"
 
 
+def _send(name: str, count: str | None, kind: str) -> str:
+    n, t = int(count or 1), _TYPES[kind]
+    args = ", ".join(f"{t} x{i}" for i in range(n))
+    puts = " ".join(f"*reinterpret_cast<{t}*>(host::at(p + {4 * i})) = x{i};" for i in range(n))
+    return f"inline void {name}(u32 p, {args}, u32 bar) {{ {puts} mbar_bytes(bar, {4 * n}); }}"
+
+
 _PATTERNS = (
     (r"ld_(global|shared|cluster)(?:_nc)?(?:_l1_\w+?)?_(?:v(\d)_)?(f32|b32|i32|b16|b64|i64|b8)(_if)?", _load),
     (r"st_(global|shared|cluster)(?:_l1_\w+?)?_(?:v(\d)_)?(f32|b32|i32|b16|b64|i64|b8)", _store),
+    (r"st_async_(?:v(\d)_)?(f32|b32|i32)", _send),
     (r"cp_async_(16|8|4)", _cp_async),
     (r"ldmatrix_x(\d)(_trans)?", _ldmatrix),
     (r"stmatrix_x(\d)(_trans)?", _stmatrix),
@@ -319,7 +327,7 @@ def host_namespace(cuda: str) -> str:
             add(needed)
         lines.append(host_helper(name))
 
-    if any(n.startswith(("tma_load", "tcgen05_commit")) for n in names):
+    if any(n.startswith(("tma_load", "tcgen05_commit", "st_async")) for n in names):
         add("map_to_rank")
         add("mbar_arrive")
         lines.append("inline void mbar_bytes(u32 b, long n) { host::owner(b).bar(b % host::WINDOW).change(0, -n); }")
