@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import re
 import runpy
 from collections.abc import Iterator
@@ -22,8 +23,10 @@ from corpus.recipes import table_text, untuned
 from lowering.cache import CubinCache
 from tests.cake_mcp.fake_cuda import PRIMARY
 from tests.cake_mcp.interpreted import CopyingCuda, module_of
+from tools import kmeans_agreement
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
+AGREE = json.loads((Path(__file__).parents[1] / "data" / "kmeans_sklearn.json").read_text())
 DIMS = ("B", "N", "C", "D")
 
 
@@ -83,22 +86,20 @@ def lloyd(x: np.ndarray, c: np.ndarray, rounds: int, tol: float) -> tuple[np.nda
     return c, ((x[:, None] - c) ** 2).sum(-1).argmin(-1), done
 
 
-def test_the_labels_of_scikit_learn_on_iris(cu: CopyingCuda, cupy: Any) -> None:
-    cluster, datasets = pytest.importorskip("sklearn.cluster"), pytest.importorskip("sklearn.datasets")
-    x = datasets.load_iris().data
-    x = ((x - x.mean(0)) / x.std(0)).astype(BF16)
-    start = x[[0, 60, 120]]
-    theirs = cluster.KMeans(3, init=start.astype(np.float64), n_init=1, algorithm="lloyd", tol=0).fit(
-        x.astype(np.float64)
-    )
+@pytest.mark.parametrize("case", AGREE["cases"], ids=lambda c: f"{c['name']}-{c['k']}")
+def test_the_labels_of_scikit_learn(cu: CopyingCuda, cupy: Any, case: dict[str, Any]) -> None:
+    """The numbers of iris and wine, and what scikit-learn made of them from the same start (`tools.kmeans_agreement prepare`)."""
+    x, start = kmeans_agreement.unpack(case["x"]), kmeans_agreement.unpack(case["start"])
     with structlog.testing.capture_logs() as logs:
         ours = kmeans(cupy.array(x), init=cupy.array(start), tol=0.0)
-    assert [e["how"] for e in logs] == ["pad"]  # four features
-    assert np.array_equal(ours.labels, theirs.labels_)
-    assert ours.centroids.shape == (3, 4) and ours.centroids.dtype == BF16
-    assert np.allclose(np.asarray(ours.centroids, np.float64), theirs.cluster_centers_, rtol=2**-8, atol=2**-8)
-    assert float(ours.inertia) == pytest.approx(theirs.inertia_, rel=1e-3)
-    assert float(ours.shift) == 0.0
+    assert [e["how"] for e in logs] == ["pad"]  # 4 and 13 features
+    assert ours.centroids.shape == start.shape and ours.centroids.dtype == BF16
+    found = kmeans_agreement.compare(case, np.asarray(ours.labels), np.asarray(ours.centroids))
+    # Centroids are rounded to bf16 after every update; a point that is nearly a tie may fall to the other side.
+    assert found["differ"] <= len(x) // 50 and found["margin_ours"] < 2.0**-6, found
+    assert found["not_nearest"] == 0
+    assert float(ours.inertia) == pytest.approx(found["inertia"], rel=1e-5)
+    assert float(ours.inertia) == pytest.approx(case["inertia"], rel=2e-3)
 
 
 def test_problems_of_a_batch_converge_for_themselves(cu: CopyingCuda, cupy: Any) -> None:
