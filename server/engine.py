@@ -315,7 +315,7 @@ class Engine:
     # ---- estimate --------------------------------------------------------------------------------------------------
 
     def estimate(self, ref: Ref, shape: Mapping[str, int], detail: Detail = "concise") -> Result:
-        """What the schedule should cost at one shape, from datasheet rates. Never a measurement."""
+        """What the schedule should cost at one shape: measured rates where the device has a calibration. Never a measurement."""
         return or_unstored(self, lambda e: e._estimate(ref, shape, detail))
 
     def _estimate(self, ref: Ref, shape: Mapping[str, int], detail: Detail) -> Result:

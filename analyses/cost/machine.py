@@ -7,6 +7,8 @@ source knows is assumed (`ASSUMED`, marked in the estimate's assumptions).
 from __future__ import annotations
 
 import itertools
+import re
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -32,10 +34,11 @@ class Machine:
     """One device.
 
     sms; clocks in Hz: without load, and with the tensor cores busy all the time; `hbm_read`, `hbm_write`, `l2` (distinct lines) in bytes
-    per second of the device; `port` (what copies of lines that others read too bring into an SM) and `smem` in bytes per clock and
-    SM; `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM
-    by form (ss, rs) and columns; `flop`: the peak by bits of an input element; `free`, `price`: how instructions slow products of other
-    warpgroups down. `calibrated` and `source` say where all this comes from.
+    per second of the device; `port` (what copies of lines that others read too bring into an SM) and `smem` in bytes per clock and SM;
+    `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM by
+    form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
+    keeps others away; `free`, `price`: how issue slots slow products of other warpgroups down (see `_interference`). `calibrated` and
+    `source` say where all this comes from.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Machine:
     wgmma: Mapping[tuple[str, int], float]
     mma_sync: float
     flop: Mapping[int, float]
+    alu_slots: float = 1.0
     free: float = 1.0
     price: float = 0.0
     calibrated: bool = False
@@ -121,6 +125,8 @@ def _measured(target: Target, c: Calibration) -> Machine:
         if name.isdigit()
     }
     sheet, peaks = _sheet(target), _peaks(target)
+    slots = _alu_slots(v("issue.fma_and_minmax.warps8"))
+    free, price = _interference(c, slots)
     clock, tensor = v("clock.under.memory") * 1e6, v("clock.under.products") * 1e6
     copy, read = max(c.family("hbm.copy.").values()), max(c.family("hbm.read.").values())
     alone = 2.0 * 64 * 128 * 64 / v("tensor.wgmma.bf16.rs.n128.alone") - 2.0 * 64 * 128 * 64 / v(
@@ -136,7 +142,28 @@ def _measured(target: Target, c: Calibration) -> Machine:
             "passed": v("barrier.mbarrier.passed"), "named": v("barrier.named.role.groups1"), "cta": v("barrier.cta.warps8"),
             "cluster": v("barrier.cluster.ctas2"), "fence": v("barrier.fence_async"), "reduce": v("reduce.max.n8.groups1"), "wgmma": alone,
             "first_load": (v("launch.first_load.all_sms") - v("launch.graph.all_sms")) * clock * 1e-6,
-            "cta_start": v("launch.ctas_per_us") * c.sms * clock * 1e-6, "launch_us": v("launch.graph.all_sms"),
+            "cta_start": v("launch.per_cta") * c.sms * clock * 1e-6, "launch_us": v("launch.graph.all_sms"),
         },
-        calibrated=True, source=c.source,
+        alu_slots=slots, free=free, price=price, calibrated=True, source=c.source,
     )  # fmt: skip
+
+
+def _alu_slots(mixed: float) -> float:
+    """Issue slots of an ALU instruction, from lanes per clock and SM of multiply-adds and minima one to one: a pair takes that many
+    clocks on a scheduler, one of them the multiply-add's. (The mix would reach 128 lanes if the pipes ran side by side.)"""
+    return max(1.0, 2 * 32.0 * SCHEDULERS / mixed - 1.0)
+
+
+def _interference(c: Calibration, alu_slots: float) -> tuple[float, float]:
+    """(free, price) of the law  product = alone x (1 + price x (slots / alone - free)): the straight line of least squares through the
+    `behind` rates of two and three warpgroups; x: issue slots of a scheduler per clock of the product alone, y: what it takes longer."""
+    points = []
+    for name, clocks in c.family("behind.").items():
+        found = re.fullmatch(r"n(\d+)\.groups([2-9])\.fma(\d+)\.alu(\d+)", name)
+        if found:
+            n, _, fma, alu = (int(g) for g in found.groups())
+            alone = 2.0 * 64 * n * 128 / c.value("tensor.wgmma.bf16.rs.n128")
+            points.append((n / 2 * (fma + alu_slots * (alu + 1)) / alone, clocks / alone - 1))
+    x, y = (statistics.fmean(column) for column in zip(*points, strict=True))
+    price = sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, b in points)
+    return x - y / price, price

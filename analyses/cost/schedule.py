@@ -158,7 +158,7 @@ class Schedule:
 
     def asked(self, work: Work) -> tuple[float, str]:
         """Clocks of the most wanted resource of the SM, and its name. Instructions slow the products of other warpgroups down: beyond
-        `free` issue slots a tensor clock each costs `price` tensor clocks (the `behind` microbenchmarks)."""
+        `free` issue slots a tensor clock each costs `price` tensor clocks (`analyses.cost.machine`)."""
         m = self.m
         asks = {r: work.get(r, 0.0) for r in SHARED}
         if asks["tensor"] > 0:

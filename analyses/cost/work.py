@@ -41,11 +41,12 @@ class Count:
 
     def __init__(self, machine: Machine, out: Work) -> None:
         self.out = out
+        self._slots = {"alu": machine.alu_slots}
         self._lanes = {"fma": machine.fma, "alu": machine.alu, "sfu": machine.special, "shuffle": machine.shuffle}
 
     def add(self, pipe: str, instructions: float) -> None:
         """`instructions` warp instructions on a pipe (`issue`: on none of the counted ones)."""
-        self.out["issue"] += instructions * OVERHEAD / SCHEDULERS
+        self.out["issue"] += instructions * self._slots.get(pipe, 1.0) * OVERHEAD / SCHEDULERS
         if pipe != "issue":
             self.out[pipe] += instructions * 32.0 / self._lanes[pipe]
 

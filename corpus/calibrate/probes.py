@@ -274,12 +274,12 @@ def _latencies() -> Iterator[Probe]:
         "clk",
         "clk",
         300,
-        {"SIZE": 1 << 16, "STEP": 97},
+        {"SIZE": 1 << 21},
         {"G": 1},
         sass={"LDG": 1},
     )
     yield Probe(
-        "latency.load.hbm", "memory", "chase", 1, "clk", "clk", 800, {"SIZE": 1 << 26, "STEP": 8209}, {"G": 1}, trips=(500, 3000),
+        "latency.load.hbm", "memory", "chase", 1, "clk", "clk", 800, {"SIZE": 1 << 26}, {"G": 1}, trips=(500, 3000),
         sass={"LDG": 1}, cold=True,
     )  # fmt: skip
 
@@ -326,7 +326,7 @@ def _launch() -> Iterator[Probe]:
     yield one("dependent.all_sms", "dependent", {"G": SMS})
     yield one("first_load.all_sms", "first_load", {"G": SMS, "R": (SMS, 128)})
     yield Probe(
-        "launch.ctas_per_us", "launch", "empty", 1, "us", "us", trips=((SMS, 64), (SMS, 640)), trip="G", dims={"G": SMS}
+        "launch.per_cta", "launch", "empty", 1, "us", "us", trips=((SMS, 64), (SMS, 640)), trip="G", dims={"G": SMS}
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Answers of a GPU to a calibration file: slope, rate, spread, with everything needed to trace or repeat it.
 
-A rate is made of the slopes of the rounds, (longer - shorter) / difference of trips, and of the SM clock counted meanwhile;
+A rate is made of the slopes of the rounds, (longer - median of the shorter) / difference of trips, and of the SM clock counted meanwhile;
 `value` is their median, `low` and `high` its order-statistic interval (`lowering.runtime.stats.summarise`), `setup_us` what remains of
 the shorter run at that slope: launch, prologue, drain and the event clock's own cost.
 """
@@ -71,11 +71,10 @@ def _rate(probe: Probe, job: dict[str, Any], answer: dict[str, Any]) -> dict[str
     if probe.rate.startswith(CLOCK):
         values, unit, setup = [float(v) for v in mhz], "MHz", 0.0
     else:
-        # in clocks, because the clock of the two runs may differ; then at the longer run's clock
-        slopes = [
-            (b - a * f / g) / (many - few)
-            for a, f, b, g in zip(answer["few_us"], answer["few_mhz"], answer["many_us"], mhz, strict=True)
-        ]
+        # In clocks, because the clock of the two runs may differ, then at the longer run's clock. The shorter run counts by its median:
+        # one round that something held up would else spoil a good long one.
+        base = statistics.median(a * f for a, f in zip(answer["few_us"], answer["few_mhz"], strict=True))
+        slopes = [(b - base / g) / (many - few) for b, g in zip(answer["many_us"], mhz, strict=True)]
         if min(slopes) <= 0:
             _bad(f"{probe.rate}: a longer run took less time than a shorter one")
         values, unit = [value(probe, s, f, job["ctas"]) for s, f in zip(slopes, mhz, strict=True)], probe.unit

@@ -71,17 +71,17 @@ def hop_pair(y: Out[i32, G], trips: i32):
 
 @kernel(target="sm_90a")
 def passed(y: Out[i32, G], trips: i32):
-    """A thread arrives at an mbarrier and waits for that phase itself; one arrival and one wait that need not wait a trip."""
+    """A thread arrives at a ring of four mbarriers and waits for the phase of three trips ago: one arrival and one wait that passes."""
     launch(ctas=G)
 
     single = role(thread)
 
-    bar = mbarrier(arrivals=1)
+    bar = mbarrier(stages=4, arrivals=1)
 
     with single:
         for t in range(trips):
             arrive(bar[t])
-            wait(bar[t])
+            wait(bar[t - 3])
         store(y[cta], trips)
 
 

@@ -33,8 +33,8 @@ def copy(x: In[f32, T, G, WARPS, 1024], y: Out[f32, T, G, WARPS, 1024], *, WARPS
 
 
 @kernel(target="sm_90a")
-def chase(x: In[i32, SIZE], y: Out[i32, G], trips: i32, *, SIZE: (65536, 67108864) = 65536, STEP: (97, 8209) = 97):
-    """One thread loads words one after another, each address from the word before: the latency of a load."""
+def chase(x: In[i32, SIZE], y: Out[i32, G], trips: i32, *, SIZE: (2097152, 67108864) = 2097152):
+    """One thread loads words one after another, each address from the word before: the latency of a load. SIZE words."""
     launch(ctas=G)
 
     single = role(thread)
@@ -42,5 +42,5 @@ def chase(x: In[i32, SIZE], y: Out[i32, G], trips: i32, *, SIZE: (65536, 6710886
     with single:
         at = 0
         for t in range(trips):
-            at = (load(x[at]) + at + STEP) & (SIZE - 1)
+            at = (load(x[at]) + at + 8209) & (SIZE - 1)
         store(y[cta], at)
