@@ -377,7 +377,16 @@ def _specials(a: np.ndarray) -> set[str]:
 
 # ---- loading -------------------------------------------------------------------------------------------------------
 
-_BUILT_IN = ("gemm_bf16", "kmeans_assign", "kmeans_inertia", "kmeans_update", "rmsnorm", "row_norms", "softmax")
+_BUILT_IN = (
+    "gemm_bf16",
+    "gemm_bf16_nn",
+    "kmeans_assign",
+    "kmeans_inertia",
+    "kmeans_update",
+    "rmsnorm",
+    "row_norms",
+    "softmax",
+)
 
 
 def contracts(extra_dir: str | Path | None = None, bad: list[Diagnostic] | None = None) -> dict[str, Contract]:

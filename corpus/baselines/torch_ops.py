@@ -14,6 +14,13 @@ def _matmul(v: Views, s: Mapping[str, float]) -> Runner:
     return Plain(lambda: torch.mm(a, bt, out=d), {"d": d})
 
 
+def _matmul_nn(v: Views, s: Mapping[str, float]) -> Runner:
+    import torch
+
+    a, b, d = v["a"], v["b"], v["d"]
+    return Plain(lambda: torch.mm(a, b, out=d), {"d": d})
+
+
 def _rms_norm(v: Views, s: Mapping[str, float]) -> Runner:
     import torch.nn.functional as f
 
@@ -37,6 +44,9 @@ def _copy(v: Views, s: Mapping[str, float]) -> Runner:
 
 BASELINES = (
     Baseline("torch_matmul", "torch.mm(a, b.T, out=d): cuBLAS with its own choice of algorithm", ("torch",), _matmul),
+    Baseline(
+        "torch_matmul_nn", "torch.mm(a, b, out=d): cuBLAS with its own choice of algorithm", ("torch",), _matmul_nn
+    ),
     Baseline("torch_rms_norm", "torch.nn.functional.rms_norm", ("torch",), _rms_norm),
     Baseline("torch_softmax", "torch.softmax(x, -1, out=y)", ("torch",), _softmax),
     Baseline("device_copy", "y.copy_(x): the bytes of the contract without its arithmetic", ("torch",), _copy, False),

@@ -337,8 +337,9 @@ def low(name: str, t: dict[str, np.ndarray], kind: np.dtype) -> dict[str, np.nda
         return acc.astype(np.float32)
 
     f = {n: a.astype(np.float32) for n, a in t.items()}
-    if name == "gemm_bf16":
-        return {"d": total(f["a"][:, None, :] * f["b"][None, :, :]).astype(BF16)}
+    if name.startswith("gemm_bf16"):
+        b = f["b"].T if name == "gemm_bf16_nn" else f["b"]
+        return {"d": total(f["a"][:, None, :] * b[None, :, :]).astype(BF16)}
     if name == "rmsnorm":
         mean = total(f["x"] * f["x"]) / f["x"].shape[-1]
         return {"y": (f["x"] / np.sqrt(mean + 2.0**-20)[:, None] * f["gain"]).astype(t["x"].dtype)}
@@ -350,7 +351,7 @@ def low(name: str, t: dict[str, np.ndarray], kind: np.dtype) -> dict[str, np.nda
 
 
 LONG = {
-    "gemm_bf16": {"M": 24, "N": 24, "K": 1024}, "rmsnorm": {"M": 16, "D": 2048}, "softmax": {"M": 16, "N": 4096},
+    "gemm_bf16": {"M": 24, "N": 24, "K": 1024}, "gemm_bf16_nn": {"M": 24, "N": 32, "K": 1024}, "rmsnorm": {"M": 16, "D": 2048}, "softmax": {"M": 16, "N": 4096},
     "kmeans_assign": {"B": 1, "N": 64, "C": 64, "D": 256},
 }  # fmt: skip
 
