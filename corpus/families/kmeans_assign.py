@@ -56,39 +56,54 @@ FAMILY = Family(
     kernels=(
         Member(
             "kmeans_bias",
-            {"DP": (16, 32, 48, 64, 112, 128), "WG": (2, 3, 4), "XS": (1, 2), "STAGES": (4,), "TURN": (False, True)},
+            {"DP": (16, 32, 48, 64, 112, 128), "WG": (2, 3, 4), "XS": (1, 2), "STAGES": (4,), "TURN": (True,)},
             fallback=True,
         ),
-        Member("kmeans_packed", {"DP": (192, 256), "WG": (2, 3), "BC": (64, 128), "STAGES": (2, 4)}, fallback=True),
-        Member("kmeans_assign", {"DP": (128, 256), "WG": (2,), "STAGES": (2, 4)}, fallback=True),
+        Member("kmeans_packed", {"DP": (256,), "WG": (2, 3), "BC": (64, 128), "STAGES": (2, 4)}, fallback=True),
+        Member("kmeans_assign", {"DP": (128, 256), "WG": (2,), "STAGES": (2,)}, fallback=True),
         # few points: the centroids divided over a cluster and two warpgroups with the same points
         Member(
             "kmeans_split",
-            {"DP": (64, 128, 256, 384, 512), "WG": (1,), "G": (2,), "S": (1, 2, 4, 8), "STAGES": (8, 10, 12), **SPLIT},
+            {
+                "DP": (48, 112, 176, 256, 288, 352, 480),
+                "WG": (1,),
+                "G": (2,),
+                "S": (1, 2, 4, 8),
+                "STAGES": (8,),
+                **SPLIT,
+            },
             fallback=True,
         ),
-        # many points: two warpgroups with points of their own, in turns
+        # many points: two warpgroups with points of their own, in turns; the ring is as deep as the points leave room for
         Member(
             "kmeans_split",
             {
-                "DP": (64, 128, 192, 256, 320, 384, 448, 512),
+                "DP": (112, 128, 144, 176, 224, 256),
                 "WG": (2,),
                 "S": (1, 2),
-                "STAGES": (5, 8, 10),
+                "STAGES": (9,),
                 "TURN": (False, True),
                 **SPLIT,
             },
             fallback=True,
         ),
-        # hardly any points
         Member(
             "kmeans_split",
-            {"DP": (64, 256, 512), "WG": (1,), "S": (2, 4), "STAGES": (8, 16), **SPLIT, "BC": (64, 128)},
+            {"DP": (288, 352), "WG": (2,), "S": (1, 2), "STAGES": (7,), "TURN": (False, True), **SPLIT},
             fallback=True,
         ),
         Member(
             "kmeans_split",
-            {"DP": (128, 256), "WG": (3,), "STAGES": (7,), "TURN": (False, True), **SPLIT},
+            {"DP": (416, 480), "WG": (2,), "S": (1, 2), "STAGES": (5,), "TURN": (False, True), **SPLIT},
+            fallback=True,
+        ),
+        Member(
+            "kmeans_split", {"DP": (256,), "WG": (3,), "STAGES": (7,), "TURN": (False, True), **SPLIT}, fallback=True
+        ),
+        # hardly any points
+        Member(
+            "kmeans_split",
+            {"DP": (48, 256, 480), "WG": (1,), "S": (2, 4), "STAGES": (16,), **SPLIT, "BC": (64,)},
             fallback=True,
         ),
     ),

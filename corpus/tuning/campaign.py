@@ -41,10 +41,10 @@ class Settings(_Model):
     longest wait for one launch; restart: of a process after a hang. unseen: shapes drawn for validation.
     """
 
-    ranked: int = Field(default=40, ge=1, le=1000)
-    compiled: int = Field(default=60, ge=1, le=400)
+    ranked: int = Field(default=30, ge=1, le=1000)
+    compiled: int = Field(default=72, ge=1, le=400)
     twins: int = Field(default=30, ge=0, le=400)
-    per_shape: int = Field(default=32, ge=1, le=100)
+    per_shape: int = Field(default=40, ge=1, le=100)
     per_large: int = Field(default=14, ge=1, le=100)
     within: float = Field(default=3.0, gt=1)
     rounds: int = Field(default=8, ge=5, le=100)
