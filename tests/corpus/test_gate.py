@@ -351,8 +351,8 @@ def low(name: str, t: dict[str, np.ndarray], kind: np.dtype) -> dict[str, np.nda
 
 
 LONG = {
-    "gemm_bf16": {"M": 24, "N": 24, "K": 1024}, "gemm_bf16_nn": {"M": 24, "N": 32, "K": 1024}, "rmsnorm": {"M": 16, "D": 2048}, "softmax": {"M": 16, "N": 4096},
-    "kmeans_assign": {"B": 1, "N": 64, "C": 64, "D": 256},
+    "gemm_bf16": {"M": 24, "N": 24, "K": 1024}, "gemm_bf16_nn": {"M": 24, "N": 32, "K": 1024},
+    "rmsnorm": {"M": 16, "D": 2048}, "softmax": {"M": 16, "N": 4096}, "kmeans_assign": {"B": 1, "N": 64, "C": 64, "D": 256},
 }  # fmt: skip
 
 
