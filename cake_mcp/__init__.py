@@ -9,10 +9,26 @@ kernel comes from a cache. docs/python-api.md is the page. Importing this loads 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from cake_ir.facade import lazy
 from cake_ir.fault import CakeError
 from cake_mcp.assign import kmeans_assign
-from cake_mcp.clustering import KMeans, kmeans, kmeans_update
 from cake_mcp.products import gemm
-from cake_mcp.tables import explain, prepare
+
+if TYPE_CHECKING:
+    from cake_mcp.clustering import KMeans, kmeans, kmeans_update
+    from cake_mcp.tables import explain, prepare
 
 __all__ = ["CakeError", "KMeans", "explain", "gemm", "kmeans", "kmeans_assign", "kmeans_update", "prepare"]
+
+lazy(
+    __name__,
+    {
+        "KMeans": "cake_mcp.clustering",
+        "explain": "cake_mcp.tables",
+        "kmeans": "cake_mcp.clustering",
+        "kmeans_update": "cake_mcp.clustering",
+        "prepare": "cake_mcp.tables",
+    },
+)

@@ -11,7 +11,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from cake_ir.fault import CakeError, fault
@@ -23,16 +23,16 @@ LEGACY_STREAM = 0
 """CUDA's default stream, where arrays are that say nothing of a current one."""
 
 
-@dataclass(frozen=True)
 class Facts:
-    """An array in Cake's words. strides in elements; `device` is a CUDA ordinal, -1 for host memory."""
+    """An array in Cake's words. strides in elements; `device` is a CUDA ordinal, -1 for host memory; grad: it requires a gradient."""
 
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    device: int
-    writable: bool = True
-    grad: bool = False
+    __slots__ = ("device", "dtype", "grad", "shape", "strides", "writable")
+
+    def __init__(
+        self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], device: int, writable: bool = True, grad: bool = False
+    ) -> None:  # fmt: skip
+        self.dtype, self.shape, self.strides = dtype, shape, strides
+        self.device, self.writable, self.grad = device, writable, grad
 
     @property
     def contiguous(self) -> bool:
@@ -117,14 +117,23 @@ class Torch(Adapter):
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self.current_stream = raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
         self.grad_enabled: Callable[[], bool] = torch.is_grad_enabled
+        self._streams: dict[tuple[int, int], Any] = {}
+
+    @cached_property
+    def parts(self) -> Any:
+        """See `cake_mcp.quick`."""
+        from cake_mcp.quick import probe
+
+        return probe(self.module)
 
     def view(self, array: Any, stream: int) -> View:
         a = array
-        return (a.dtype, a.shape, a.stride(), a.get_device(), a.requires_grad), a.data_ptr()
+        return (a.dtype, a.shape, a.is_contiguous() or a.stride(), a.get_device(), a.requires_grad), a.data_ptr()
 
     def facts(self, key: Key) -> Facts:
         dtype, shape, strides, device, grad = key
-        return Facts(_known(self._names, dtype), tuple(shape), tuple(strides), device, True, grad)
+        own = row_major(tuple(shape)) if strides is True else tuple(strides)
+        return Facts(_known(self._names, dtype), tuple(shape), own, device, True, grad)
 
     def device_of(self, array: Any) -> int:
         return array.get_device()
@@ -139,12 +148,19 @@ class Torch(Adapter):
         return array.data_ptr()
 
     def hold(self, array: Any, stream: int, device: int) -> None:
-        array.record_stream(self.module.cuda.ExternalStream(stream, device=device))
+        array.record_stream(self._stream(stream, device))
 
     def on(self, stream: int, device: int) -> AbstractContextManager[Any]:
         if stream == self.current_stream(device):
             return nullcontext()
-        return self.module.cuda.stream(self.module.cuda.ExternalStream(stream, device=device))
+        return self.module.cuda.stream(self._stream(stream, device))
+
+    def _stream(self, stream: int, device: int) -> Any:
+        """torch's object of a stream that is not torch's; only a name, so it outlives nothing."""
+        found = self._streams.get((stream, device))
+        if found is None:
+            found = self._streams[stream, device] = self.module.cuda.ExternalStream(stream, device=device)
+        return found
 
     def copied(self, array: Any) -> Any:
         return array.clone(memory_format=self.module.contiguous_format)
@@ -222,7 +238,7 @@ class Foreign(Adapter):
     def view(self, array: Any, stream: int) -> View:
         if hasattr(array, "__dlpack__"):
             if self.device_of(array) < 0:  # numpy, for one, refuses a stream
-                return (str(array.dtype), tuple(array.shape), _row_major(tuple(array.shape)), -1, True, False), 0
+                return (str(array.dtype), tuple(array.shape), row_major(tuple(array.shape)), -1, True, False), 0
             # 1 is the legacy default stream in the protocol, where 0 is forbidden
             dtype, shape, strides, device, pointer = read_capsule(array.__dlpack__(stream=stream or 1))
             return (dtype, shape, strides, device, True, False), pointer
@@ -230,7 +246,7 @@ class Foreign(Adapter):
         dtype, size = _typestr(face["typestr"])
         shape = tuple(face["shape"])
         given = face.get("strides")
-        strides = _elements(tuple(given), size) if given is not None else _row_major(shape)
+        strides = _elements(tuple(given), size) if given is not None else row_major(shape)
         pointer, read_only = face["data"]
         if face.get("mask") is not None:
             raise _no_array("a masked array")
@@ -318,7 +334,8 @@ def _elements(strides: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(s // size if s % size == 0 else -1 for s in strides)
 
 
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements of an array without gaps, last extent innermost."""
     out, step = [], 1
     for extent in reversed(shape):
         out.append(step)

@@ -12,12 +12,13 @@ from cake_ir.fault import CakeError, fault
 from cake_mcp import compiled, fallback
 from cake_mcp.arrays import Adapter, Facts
 from corpus.routes import choose
-from lowering.plan import DTYPE_BYTES
+from lowering.plan import BASE_ALIGNMENT, DTYPE_BYTES
 from lowering.recipe import Concrete, chained, concrete
 from lowering.runtime.launcher import Gpu, Prepared
 
 if TYPE_CHECKING:
     from cake_mcp.operation import Layout, Made, Operation, Spec
+    from cake_mcp.quick import Quick
 
 NOT_NATIVE = ("dispatch/not-admitted", "dispatch/no-table")
 
@@ -42,6 +43,15 @@ class Ready:
     names: tuple[str, ...] = ()
     other: fallback.Fallback | None = None
     unaligned: dict[tuple[str, ...], Ready] = field(default_factory=dict)
+    shortcuts: list[Quick | None] = field(default_factory=list)
+
+    def quick(self, arrays: tuple[Any, ...], device: int) -> Quick | None:
+        """The quick way of this combination, made once."""
+        if not self.shortcuts:
+            from cake_mcp.quick import shortcut
+
+            self.shortcuts.append(shortcut(self, arrays, device))
+        return self.shortcuts[0]
 
     def otherwise(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], where: int, strict: bool) -> tuple[Any, ...]:
         """Outputs that need no launch, or the fallback's. Raises CakeError `dispatch/strict`."""
@@ -56,13 +66,19 @@ class Ready:
 
     def misaligned(self, pointers: Sequence[int]) -> Ready:
         """The same with copies of the inputs whose base is not aligned."""
-        odd = tuple(name for name, p in zip(self.names, pointers, strict=False) if p % 16)
+        odd = tuple(name for name, p in zip(self.names, pointers, strict=False) if p % BASE_ALIGNMENT)
         found = self.unaligned.get(odd)
         if found is None:
-            why = f"{' and '.join(odd)} does not start on a multiple of 16 bytes"
+            why = f"{' and '.join(odd)} does not start on a multiple of {BASE_ALIGNMENT} bytes"
             other = fallback.Fallback(self.operation, self.lead, why, "copy", names=odd)
             found = self.unaligned[odd] = Ready(self.operation, self.lead, self.outputs, other=other)
         return found
+
+    def refuse_misaligned(self, pointers: Sequence[int]) -> NoReturn:
+        """Raise CakeError `dispatch/bad-output`: inputs that are not aligned never come to a launch."""
+        odd = [name for name, p in zip(self.names, pointers, strict=True) if p % BASE_ALIGNMENT]
+        _bad("bad-output", f"{' and '.join(odd)} does not start on a multiple of {BASE_ALIGNMENT} bytes; pass one that does, or none",
+             "Every array starts on a 16-byte boundary.")  # fmt: skip
 
     def refuse_gradient(self) -> None:
         """Raise CakeError `dispatch/no-gradient` where the caller's library would record this call."""

@@ -1,11 +1,10 @@
 """The fast path from device pointers to launches: everything that a shape decides is laid out once, in C memory.
 
-`Prepared` is one recipe at one shape on one device: its kernels loaded and configured, its arguments packed. A call writes the
-pointers into one block that all kernels' argument lists point into, takes tensor maps by pointer from a small cache (encoding
-only for a pointer that is new), and launches. Kernels are loaded as driver *libraries*, which belong to no context: the same
-handle launches in whatever context of the device is current. Loading and configuring is allowed while a stream captures.
-
-Safe with threads: a Prepared is used by one thread at a time, under its own lock. Pointers and streams are plain integers.
+`Prepared` is one recipe at one shape on one device: its kernels loaded and configured. Its arguments lie in blocks. A call takes a
+block that nobody uses, writes into it the pointers that changed (all kernels' argument lists point there), takes tensor maps by
+pointer from a small cache, encoding only for a pointer that is new, and launches. Kernels are loaded as driver *libraries*, which
+belong to no context: the same handle launches in whatever context of the device is current. Loading and configuring is allowed
+while a stream captures. Pointers and streams are plain integers. Safe with threads: each call has its own block.
 """
 
 from __future__ import annotations
@@ -27,6 +26,9 @@ MAPS_KEPT = 128
 """Encoded maps kept per tensor of a Prepared: a training loop cycles through some tens of buffers."""
 PORTABLE_CLUSTER = 8
 
+MISALIGNED = -1
+"""What `Prepared.launch` answers, besides 0, where a pointer is no multiple of 16 bytes."""
+
 _SCALARS: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}
 _LOW_BITS = BASE_ALIGNMENT - 1
 
@@ -40,6 +42,8 @@ class Gpu:
         self._check(cu.cuDeviceGetCount(ctypes.byref(count)), "count devices")
         if not 0 <= ordinal < count.value:
             raise no_gpu(f"device {ordinal} was asked for, {count.value} found")
+        self.alone = count.value == 1
+        """Whether no context of another device can be current."""
         handle = ctypes.c_int()
         self._check(cu.cuDeviceGet(ctypes.byref(handle), ordinal), "open the device")
         self.handle = handle.value
@@ -129,9 +133,21 @@ class Library:
         status = gpu.cu.cuLibraryLoadData(ctypes.byref(handle), image, None, None, 0, None, None, 0)
         L.check(gpu.cu, status, "load a cubin")
         self._handle = handle
+        self._kernels: dict[tuple[str, int, int, bool], tuple[int, int]] = {}
 
     def kernel(self, plan: LaunchPlan) -> int:
-        """The kernel of a plan, loaded on the device and allowed what the plan asks for; raises CakeError `lowering/launch-refused`."""
+        """The kernel of a plan, loaded on the device and allowed what the plan asks for; raises CakeError `lowering/launch-refused`.
+
+        A context of the device is current.
+        """
+        asked = (plan.symbol, plan.smem_bytes, plan.threads, plan.cluster > PORTABLE_CLUSTER)
+        handle, function = self._kernels.get(asked) or self._kernels.setdefault(asked, self._load(plan))
+        if plan.cooperative:
+            self._require_residency(plan, ctypes.c_void_p(function))
+        return handle
+
+    def _load(self, plan: LaunchPlan) -> tuple[int, int]:
+        """(kernel, its function in the current context)."""
         gpu, cu = self._gpu, self._gpu.cu
         kernel, function, value = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
         L.check(
@@ -157,9 +173,7 @@ class Library:
         for which, setting in wanted:
             L.check(cu, cu.cuKernelSetAttribute(which, setting, handle, gpu.handle), f"configure {plan.symbol}")
         L.check(cu, cu.cuKernelGetFunction(ctypes.byref(function), handle), f"load {plan.symbol} on the device")
-        if plan.cooperative:
-            self._require_residency(plan, function)
-        return handle
+        return handle, function.value or 0
 
     def _require_residency(self, plan: LaunchPlan, function: ctypes.c_void_p) -> None:
         """All CTAs of a cooperative grid are on the device at once, or it waits for ever."""
@@ -180,20 +194,111 @@ class Library:
 class _Map:
     """A tensor-map argument: where its address goes (`params[index]`), and the encoded maps by pointer."""
 
-    __slots__ = ("_failed", "_template", "index", "known", "params", "slot")
+    __slots__ = ("index", "known", "params", "slot", "template")
 
-    def __init__(
-        self, template: MapTemplate, slot: int, params: Any, index: int, failed: Callable[..., CakeError]
-    ) -> None:
-        self._template, self.slot, self.params, self.index, self._failed = template, slot, params, index, failed
+    def __init__(self, template: MapTemplate, slot: int, params: Any, index: int) -> None:
+        self.template, self.slot, self.params, self.index = template, slot, params, index
         self.known: dict[int, EncodedMap] = {}
 
-    def encode(self, pointer: int) -> EncodedMap:
-        """The map of a pointer that is new."""
-        if len(self.known) >= MAPS_KEPT:
-            del self.known[next(iter(self.known))]  # the oldest; the one in `params` is replaced now
-        found = self.known[pointer] = self._template.encode(pointer, self._failed)
-        return found
+    def encode(self, pointer: int) -> int:
+        """The map of a pointer that is new; the driver's result."""
+        encoded = EncodedMap()
+        status = self.template.write(encoded, pointer)
+        if status == 0:
+            if len(self.known) >= MAPS_KEPT:
+                del self.known[next(iter(self.known))]  # the oldest; the one in `params` is replaced now
+            self.known[pointer] = encoded
+        return status
+
+
+class _Block:
+    """Arguments of one call at a time: cells for pointers, and each kernel's configuration and argument list."""
+
+    __slots__ = (
+        "_keep",
+        "cells",
+        "configs",
+        "context",
+        "maps",
+        "nowhere",
+        "pointers",
+        "steps",
+        "stream",
+        "values",
+        "where",
+    )
+
+    def __init__(self, prepared: Prepared) -> None:
+        slots = prepared.slots
+        self.cells = (ctypes.c_uint64 * max(len(slots), 1))()
+        self.values = memoryview(self.cells).cast("B").cast("Q")
+        self.nowhere = (-1,) * len(slots)
+        self.pointers: Any = self.nowhere
+        self.stream = -1
+        self.context = ctypes.c_void_p()
+        self.where = ctypes.c_void_p(ctypes.addressof(self.context))
+        self.maps: list[_Map] = []
+        self.configs: list[L.Config] = []
+        self._keep: list[Any] = []
+        self.steps = [
+            self._fill(prepared, s) if isinstance(s, Fill) else self._kernel(prepared, s.plan, handle)
+            for s, handle in zip(prepared.made.steps, prepared.handles, strict=True)
+        ]
+
+    def point(self, pointers: tuple[int, ...]) -> int:
+        """Bring cells and maps up to date where a pointer changed: 0, MISALIGNED, or the driver's result."""
+        old, self.pointers = self.pointers, self.nowhere  # until all is in place
+        values = self.values
+        for i, pointer in enumerate(pointers):
+            if pointer != old[i]:
+                if pointer & _LOW_BITS:
+                    return MISALIGNED
+                values[i] = pointer
+        for m in self.maps:
+            pointer = pointers[m.slot]
+            if pointer != old[m.slot]:
+                found = m.known.get(pointer)
+                if found is None:
+                    status = m.encode(pointer)
+                    if status:
+                        return status
+                    found = m.known[pointer]
+                m.params[m.index] = found.address
+        self.pointers = pointers
+        return 0
+
+    def use(self, stream: int) -> None:
+        """Later launches go to that stream."""
+        for config in self.configs:
+            config.stream = stream
+        self.stream = stream
+
+    def _fill(self, prepared: Prepared, fill: Fill) -> Callable[[], int]:
+        cu, cells, slot = prepared.gpu.cu, self.cells, prepared.slots[fill.tensor]
+        memset = {1: cu.cuMemsetD8Async, 2: cu.cuMemsetD16Async, 4: cu.cuMemsetD32Async}[fill.width]
+        return lambda: memset(cells[slot], fill.pattern, fill.count, self.stream)
+
+    def _kernel(self, prepared: Prepared, plan: LaunchPlan, handle: int) -> Callable[[], int]:
+        cu = prepared.gpu.cu
+        params = (ctypes.c_void_p * max(len(plan.args), 1))()
+        cells = ctypes.addressof(self.cells)
+        for i, arg in enumerate(plan.args):
+            if arg.kind == "tensor":
+                params[i] = cells + 8 * prepared.slots[arg.name]
+            elif arg.kind == "tensor_map":
+                spec = plan.tensor_maps[arg.name]
+                template = MapTemplate(spec, cu.cuTensorMapEncodeTiled)
+                self.maps.append(_Map(template, prepared.slots[spec.tensor], params, i))
+            else:
+                cell = _SCALARS[arg.kind](arg.value)
+                self._keep.append(cell)
+                params[i] = ctypes.addressof(cell)
+        config, attributes = _config(plan)
+        self.configs.append(config)
+        self._keep += [params, attributes]
+        launch, kernel = cu.cuLaunchKernelEx, ctypes.c_void_p(handle)
+        where, arguments = ctypes.c_void_p(ctypes.addressof(config)), ctypes.c_void_p(ctypes.addressof(params))
+        return lambda: launch(where, kernel, arguments, None)
 
 
 class Prepared:
@@ -205,115 +310,55 @@ class Prepared:
     def __init__(
         self, gpu: Gpu, made: Concrete, names: Sequence[str], cubins: Mapping[str, Callable[[], bytes]]
     ) -> None:
-        self.gpu, self.workspace_bytes = gpu, made.workspace_bytes
+        self.gpu, self.made, self.workspace_bytes = gpu, made, made.workspace_bytes
+        self.slots = {name: i for i, name in enumerate([*names, *made.offsets])}
         self._offsets = tuple(made.offsets.values())
-        order = [*names, *made.offsets]
-        self._slots = {name: i for i, name in enumerate(order)}
-        self._cells = (ctypes.c_uint64 * max(len(order), 1))()
-        self._values = memoryview(self._cells).cast("B").cast("Q")
-        self._nowhere = (-1,) * len(order)
-        self._pointers: tuple[int, ...] = self._nowhere
-        self._maps: list[_Map] = []
-        self._keep: list[Any] = []
-        self._configs: list[L.Config] = []
-        self._stream = -1
         with gpu.current(), gpu.unrestricted():
-            self._steps = [
-                self._fill(s)
-                if isinstance(s, Fill)
-                else self._kernel(s.plan, gpu.library(s.cubin_key, cubins[s.cubin_key]))
+            self.handles = [
+                0 if isinstance(s, Fill) else gpu.library(s.cubin_key, cubins[s.cubin_key]).kernel(s.plan)
                 for s in made.steps
             ]
-        self._lock = Lock()
-        self._context = ctypes.c_void_p()
-        self._where = ctypes.c_void_p(ctypes.addressof(self._context))
-        self._ask = gpu.cu.current_context
+        self._free = [_Block(self)]
+        self._elsewhere = not gpu.alone
 
-    def launch(self, pointers: tuple[int, ...], workspace: int, stream: int) -> None:
+    def launch(self, pointers: tuple[int, ...], workspace: int, stream: int, entered: bool = False) -> int:
         """Enqueue on `stream`. pointers: of the tensors, in the order of `names`. workspace: pointer of `workspace_bytes`.
 
-        Raises CakeError: `lowering/misaligned` for a base that is not a multiple of 16 bytes, else the driver's refusal. A kernel's
-        own fault shows at the next synchronisation.
+        Returns 0, or MISALIGNED when a pointer is no multiple of 16 bytes: then nothing was enqueued. Raises CakeError: the driver's
+        refusal. A kernel's own fault shows at the next synchronisation. entered: a context of the device is known to be current.
         """
-        with self._lock:
-            if self._offsets:
-                pointers = (*pointers, *[workspace + offset for offset in self._offsets])
-            if pointers != self._pointers:
-                self._point(pointers)
-            if stream != self._stream:
-                for config in self._configs:
-                    config.stream = stream
-                self._stream = stream
-            self._ask(self._where)
-            if self._context.value == self.gpu.primary:
-                for step in self._steps:
-                    step()
-            else:
-                with self.gpu.current():
-                    for step in self._steps:
-                        step()
+        try:
+            block = self._free.pop()
+        except IndexError:  # all are in use by other threads
+            block = _Block(self)
+        if self._elsewhere and not entered:
+            self.gpu.cu.current_context(block.where)
+            if block.context.value != self.gpu.primary:
+                return self._enter(block, pointers, workspace, stream)
+        given = (*pointers, *[workspace + offset for offset in self._offsets]) if self._offsets else pointers
+        status = 0 if given == block.pointers else block.point(given)
+        if stream != block.stream:
+            block.use(stream)
+        if status == 0:
+            for step in block.steps:
+                status = step()
+                if status:
+                    break
+        if status > 0:
+            if status == L.INVALID_CONTEXT and not entered:  # a thread that has none yet
+                return self._enter(block, pointers, workspace, stream)
+            self._free.append(block)
+            raise L.cuda_fault(self.gpu.cu, status, "launch " + " and ".join(self._symbols()))
+        self._free.append(block)
+        return status
 
-    def _point(self, pointers: tuple[int, ...]) -> None:
-        """Bring cells and maps up to date where a pointer changed."""
-        old, self._pointers = self._pointers, self._nowhere  # until all is in place
-        values = self._values
-        for i, pointer in enumerate(pointers):
-            if pointer != old[i]:
-                if pointer & _LOW_BITS:
-                    raise fault(
-                        "lowering/misaligned",
-                        f"{list(self._slots)[i]} does not start on a multiple of {BASE_ALIGNMENT} bytes; pass a copy",
-                        contract=f"Every tensor's base pointer is aligned to {BASE_ALIGNMENT} bytes.",
-                    )  # fmt: skip
-                values[i] = pointer
-        for m in self._maps:
-            pointer = pointers[m.slot]
-            if pointer != old[m.slot]:
-                m.params[m.index] = (m.known.get(pointer) or m.encode(pointer)).address
-        self._pointers = pointers
+    def _enter(self, block: _Block, pointers: tuple[int, ...], workspace: int, stream: int) -> int:
+        self._free.append(block)
+        with self.gpu.current():
+            return self.launch(pointers, workspace, stream, entered=True)
 
-    def _fill(self, fill: Fill) -> Callable[[], None]:
-        cu, cells, slot = self.gpu.cu, self._cells, self._slots[fill.tensor]
-        memset = {1: cu.cuMemsetD8Async, 2: cu.cuMemsetD16Async, 4: cu.cuMemsetD32Async}[fill.width]
-
-        def run() -> None:
-            status = memset(cells[slot], fill.pattern, fill.count, self._stream)
-            if status:
-                raise L.cuda_fault(cu, status, f"fill {fill.tensor}")
-
-        return run
-
-    def _kernel(self, plan: LaunchPlan, library: Library) -> Callable[[], None]:
-        cu = self.gpu.cu
-        handle = ctypes.c_void_p(library.kernel(plan))
-        params = (ctypes.c_void_p * max(len(plan.args), 1))()
-        cells = ctypes.addressof(self._cells)
-        for i, arg in enumerate(plan.args):
-            if arg.kind == "tensor":
-                params[i] = cells + 8 * self._slots[arg.name]
-            elif arg.kind == "tensor_map":
-                spec = plan.tensor_maps[arg.name]
-                template = MapTemplate(spec, cu.cuTensorMapEncodeTiled)
-                self._maps.append(_Map(template, self._slots[spec.tensor], params, i, self._driver_fault))
-            else:
-                cell = _SCALARS[arg.kind](arg.value)
-                self._keep.append(cell)
-                params[i] = ctypes.addressof(cell)
-        config, attributes = _config(plan)
-        self._configs.append(config)
-        self._keep += [params, attributes]
-        where, arguments = ctypes.c_void_p(ctypes.addressof(config)), ctypes.c_void_p(ctypes.addressof(params))
-        launch, symbol = cu.cuLaunchKernelEx, plan.symbol
-
-        def run() -> None:
-            status = launch(where, handle, arguments, None)
-            if status:
-                raise L.cuda_fault(cu, status, f"launch {symbol}")
-
-        return run
-
-    def _driver_fault(self, status: int, what: str) -> CakeError:
-        return L.cuda_fault(self.gpu.cu, status, what)
+    def _symbols(self) -> list[str]:
+        return list(dict.fromkeys(s.plan.symbol for s in self.made.steps if not isinstance(s, Fill)))
 
 
 def _config(plan: LaunchPlan) -> tuple[L.Config, Any]:

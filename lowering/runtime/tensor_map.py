@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from cake_ir.fault import CakeError, fault
+from cake_ir.fault import fault
 from lowering.plan import TensorMapPlan, check_tensor_map
 from lowering.runtime.errors import check, cuda_error, driver
 
@@ -65,24 +65,24 @@ class MapTemplate:
         )
         self._tail = (INTERLEAVE_NONE, SWIZZLE[plan.swizzle], L2_PROMOTION, FILL[plan.fill])
 
-    def encode(self, pointer: int, failed: Callable[[int, str], CakeError] = cuda_error) -> EncodedMap:
-        """The map of the tensor at a device address. Raises CakeError `lowering/bad-plan`, or what `failed` makes of the driver's
-        answer."""
-        if pointer % 16:
-            raise fault(
-                "lowering/bad-plan", f"tensor {self.tensor} starts at an address that is not a multiple of 16 bytes",
-                contract="A tensor that is read or written by TMA starts on a 16-byte boundary.",
-            )  # fmt: skip
-        encoded = EncodedMap()
-        status = self._encode(encoded.address, *self._head, pointer, *self._arrays, *self._tail)
-        if status != 0:
-            raise failed(status, f"encode the tensor map of {self.tensor}")
-        return encoded
+    def write(self, encoded: EncodedMap, pointer: int) -> int:
+        """Encode the map of the tensor at a device address, a multiple of 16; the driver's result."""
+        return self._encode(encoded.address, *self._head, pointer, *self._arrays, *self._tail)
 
 
 def encode_tensor_map(plan: TensorMapPlan, pointer: int) -> EncodedMap:
     """The map of the tensor at device address `pointer`; raises CakeError `lowering/bad-plan` or a driver error."""
-    return MapTemplate(plan, _encode_entry()).encode(pointer)
+    template = MapTemplate(plan, _encode_entry())
+    if pointer % 16:
+        raise fault(
+            "lowering/bad-plan", f"tensor {plan.tensor} starts at an address that is not a multiple of 16 bytes",
+            contract="A tensor that is read or written by TMA starts on a 16-byte boundary.",
+        )  # fmt: skip
+    encoded = EncodedMap()
+    status = template.write(encoded, pointer)
+    if status != 0:
+        raise cuda_error(status, f"encode the tensor map of {plan.tensor}")
+    return encoded
 
 
 @cache

@@ -56,6 +56,7 @@ def cu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCuda:
 
     for op in (ASSIGN, GEMM):
         monkeypatch.setattr(op, "_known", {})
+        monkeypatch.setattr(op, "_quick", None)
     yield cu
     compiled.table.cache_clear()
 

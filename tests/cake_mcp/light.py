@@ -28,6 +28,9 @@ class Tensor:
     def stride(self) -> tuple[int, int]:
         return self._strides
 
+    def is_contiguous(self) -> bool:
+        return self._strides[1] == 1
+
     def get_device(self) -> int:
         return 0
 

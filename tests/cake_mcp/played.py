@@ -50,6 +50,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
         def stride(self) -> tuple[int, ...]:
             return self._strides
 
+        def is_contiguous(self) -> bool:
+            return self._strides == tuple(int(np.prod(self.shape[i + 1 :])) for i in range(len(self.shape)))
+
         def get_device(self) -> int:
             return self._device
 
@@ -100,6 +103,38 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     module.Tensor = Tensor
     module._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: module.stream + device)
     module.is_grad_enabled = lambda: module.grad
+    module.empty = lambda shape, dtype: Tensor(shape, dtype, -1)
+
+    class Parameter(Tensor):
+        def __init__(self, data: Tensor) -> None:
+            super().__init__(data.shape, data.dtype, -1)
+            self.requires_grad = True
+
+    module.nn = SimpleNamespace(Parameter=Parameter)
+
+    class TensorGuards:
+        """What Dynamo's does, by the same facts."""
+
+        def __init__(self, *tensors: Tensor, dynamic_dims_sizes: None, dynamic_dims_strides: None) -> None:
+            self._facts = [self._of(t) for t in tensors]
+
+        @staticmethod
+        def _of(t: Any) -> Any:
+            if not isinstance(t, Tensor):
+                return type(t)
+            return type(t), t.dtype, t.shape, t.stride(), t.get_device(), t.requires_grad and module.grad
+
+        def check(self, *tensors: Any) -> bool:
+            module.checked += 1
+            return [self._of(t) for t in tensors] == self._facts
+
+    def empty_strided(shape: Any, strides: Any, dtype: Any) -> Tensor:
+        made = Tensor(shape, dtype, 0, strides)
+        module.made.append((made, module.stream))
+        return made
+
+    module.checked = 0
+    module.guards = SimpleNamespace(TensorGuards=TensorGuards, _empty_strided_cuda=empty_strided)
     module.cuda = SimpleNamespace(
         ExternalStream=lambda handle, device: SimpleNamespace(handle=handle, cuda_stream=handle), stream=use
     )

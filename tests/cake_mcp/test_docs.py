@@ -18,7 +18,9 @@ PAGE = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
 
 def test_the_examples_run_as_written(cu: FakeCuda, torch: Any, tmp_path: Path) -> None:
     torch.randn = lambda *shape, device, dtype: torch.Tensor(shape, dtype)
-    blocks = [b for b in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "import kmeans\n" not in b]  # test_clustering.py
+    blocks = [
+        b for b in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "import kmeans\n" not in b
+    ]  # test_clustering.py
     assert len(blocks) == 3
     for i, block in enumerate(blocks):
         path = tmp_path / f"block{i}.py"

@@ -125,7 +125,7 @@ def test_maps_are_forgotten_in_the_end(cu: FakeCuda, monkeypatch: pytest.MonkeyP
     for i in [*range(1, 10), 9, 8, 1]:
         p.launch((0x1000 * i, 0x2000), 0x9000, 0)
         assert cu.maps[kernel(cu).u64(1)]["pointer"] == 0x1000 * i
-    assert len(cu.maps) == 10 and len(p._maps[0].known) == 4
+    assert len(cu.maps) == 10 and len(p._free[0].maps[0].known) == 4
 
 
 def test_steps_run_in_order_on_one_stream_with_their_attributes(cu: FakeCuda) -> None:
@@ -161,7 +161,7 @@ def test_the_callers_context_is_kept_where_it_is_of_the_device(cu: FakeCuda) -> 
     [
         ({"cuLaunchKernelEx": 1}, "lowering/launch-refused", "launch k: CUDA_ERROR_INVALID_VALUE"),
         ({"cuLaunchKernelEx": 700}, "lowering/device-fault", "cannot use the GPU any more"),
-        ({"cuTensorMapEncodeTiled": 1}, "lowering/cuda-error", "encode the tensor map of x"),
+        ({"cuTensorMapEncodeTiled": 1}, "lowering/launch-refused", "launch k: CUDA_ERROR_INVALID_VALUE"),
         ({"cuLaunchKernelEx": 4242}, "lowering/cuda-error", "CUDA error 4242"),
     ],
 )
@@ -176,12 +176,27 @@ def test_a_refusal_of_the_driver_is_a_diagnostic(cu: FakeCuda, fail: dict[str, i
     assert cu.maps[kernel(cu).u64(1)]["pointer"] == 0x1000
 
 
-def test_a_misaligned_tensor_is_named_and_not_launched(cu: FakeCuda) -> None:
+def test_a_misaligned_tensor_is_not_launched(cu: FakeCuda) -> None:
     p = prepared(cu)
-    p.launch((0x1000, 0x2000), 0x9000, 0)
-    with pytest.raises(CakeError, match="y does not start on a multiple of 16 bytes") as caught:
-        p.launch((0x1000, 0x2002), 0x9000, 0)
-    assert caught.value.diagnostic.rule == "lowering/misaligned" and len(cu.launches) == 1
+    assert p.launch((0x1000, 0x2000), 0x9000, 0) == 0
+    assert p.launch((0x1000, 0x2002), 0x9000, 0) == launcher.MISALIGNED and len(cu.launches) == 1
+    assert p.launch((0x1000, 0x2000), 0x9000, 0) == 0 and kernel(cu).u64(0) == 0x2000
+
+
+def test_a_device_that_is_alone_is_asked_for_its_context_only_where_there_is_none() -> None:
+    """The driver itself says that a thread has no context."""
+    cu = FakeCuda(devices=1)
+    cu.parameters = {"k": 4}
+    cu.stack.append(PRIMARY)
+    p = prepared(cu)
+    asked: list[int] = []
+    cu.current_context = lambda where: asked.append(1) or 0  # type: ignore[method-assign]
+    own = PRIMARY + 0x100
+    for stack, context in [([PRIMARY], PRIMARY), ([own], own), ([], PRIMARY)]:
+        cu.stack[:] = stack
+        p.launch((0x1000 * len(cu.launches) + 0x1000, 0x2000), 0x9000, 0)
+        assert kernel(cu).context == context and cu.stack == stack
+    assert not asked and len(cu.launches) == 3
 
 
 @pytest.mark.parametrize(
