@@ -131,6 +131,7 @@ def verify(
 @click.option(
     "--shape", "shape", multiple=True, required=True, metavar="M=..,N=..", help="Every dimension of the kernel."
 )
+@click.option("--device", metavar="NAME", help='CUDA name, e.g. "NVIDIA H200" (default: the product of the target).')
 @click.pass_context
 def estimate(
     ctx: click.Context,
@@ -140,10 +141,11 @@ def estimate(
     kernel: str | None,
     as_json: bool,
     shape: tuple[str, ...],
+    device: str | None,
 ) -> None:
     """Predict time and bounds at one shape."""
     ref = ref_of(file, settings, target, kernel)
-    result = ctx.obj.engine(keep=False).estimate(ref, parse_shape(shape), "detailed")
+    result = ctx.obj.engine(keep=False).estimate(ref, parse_shape(shape), "detailed", device)
     from server.terminal import show_data
 
     finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_data)

@@ -314,11 +314,16 @@ class Engine:
 
     # ---- estimate --------------------------------------------------------------------------------------------------
 
-    def estimate(self, ref: Ref, shape: Mapping[str, int], detail: Detail = "concise") -> Result:
-        """What the schedule should cost at one shape: measured rates where the device has a calibration. Never a measurement."""
-        return or_unstored(self, lambda e: e._estimate(ref, shape, detail))
+    def estimate(
+        self, ref: Ref, shape: Mapping[str, int], detail: Detail = "concise", device: str | None = None
+    ) -> Result:
+        """What the schedule should cost at one shape: measured rates where the device has a calibration. Never a measurement.
 
-    def _estimate(self, ref: Ref, shape: Mapping[str, int], detail: Detail) -> Result:
+        device: its CUDA name (default: the product of the target); one that is neither measured nor in a data sheet is declined.
+        """
+        return or_unstored(self, lambda e: e._estimate(ref, shape, detail, device))
+
+    def _estimate(self, ref: Ref, shape: Mapping[str, int], detail: Detail, device: str | None) -> Result:
         program = self.programs.load(ref)
         refused = self.rejection(program, detail)
         if refused is not None:
@@ -329,7 +334,7 @@ class Engine:
         self._check_shape(unit, shape)
         try:
             with computation_limit("estimating", VERIFY_S):
-                found = estimate(unit.bound, shape)
+                found = estimate(unit.bound, shape, device)
         except CakeError as exc:
             return self._refused(program, [unit], [exc.diagnostic], "cannot be estimated at this shape", detail)
         result = Result(summary=estimate_summary(unit, shape, found), status="ok", ids=ids_of(program, [unit]))

@@ -396,27 +396,41 @@ def shares(bound: B.BoundKernel, env: list[Any], ctas: int) -> dict[int, float]:
         except (TypeError, ZeroDivisionError, OverflowError):
             return 0
 
-    def run(body: tuple[B.Stmt, ...]) -> None:
+    def relevant(body: tuple[B.Stmt, ...]) -> list[tuple[B.Stmt, Any]]:
+        """What decides places, with its inner blocks or its region: the rest of a program is not looked at once per CTA."""
+        out: list[tuple[B.Stmt, Any]] = []
         for s in body:
             if isinstance(s, B.SetScalar):
-                env[s.var.slot] = value(s.value)
-            elif isinstance(s, B.For):
-                env[s.var.slot] = value(s.start)
-                run(s.body)
+                out.append((s, None))
             elif isinstance(s, B.If):
-                run(s.then if value(s.cond) else s.orelse)
-            elif isinstance(s, (B.RoleBlock, B.ElectedBlock, B.WarpsBlock, B.While)):
-                run(s.body)
+                out.append((s, (relevant(s.then), relevant(s.orelse))))
+            elif isinstance(s, (B.For, B.RoleBlock, B.ElectedBlock, B.WarpsBlock, B.While)):
+                out.append((s, relevant(s.body)))
             elif isinstance(s, B.Op):
                 region = next((x for x in s.operands.values() if isinstance(x, B.Region)), None)
                 if region is not None:
-                    places[id(s)].add(tuple(value(d.start) for d in region.dims))
+                    out.append((s, region))
+        return out
 
+    def run(items: list[tuple[B.Stmt, Any]]) -> None:
+        for s, inner in items:
+            if isinstance(s, B.SetScalar):
+                env[s.var.slot] = value(s.value)
+            elif isinstance(s, B.Op):
+                places[id(s)].add(tuple(value(d.start) for d in inner.dims))
+            elif isinstance(s, B.If):
+                run(inner[0] if value(s.cond) else inner[1])
+            else:
+                if isinstance(s, B.For):
+                    env[s.var.slot] = value(s.start)
+                run(inner)
+
+    items = relevant(bound.body)
     for i in range(ctas):
         env[:] = kept
         env[names["cta"].slot] = i
         env[names["cluster_rank"].slot] = i % bound.launch.cluster
         env[names["cluster_id"].slot] = i // bound.launch.cluster
-        run(bound.body)
+        run(items)
     env[:] = kept
     return {op: len(found) / ctas for op, found in places.items()} if ctas else {}
