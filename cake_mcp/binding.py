@@ -164,7 +164,7 @@ def _launches(
     """The launches at this shape, and where their cubins come from."""
     table = compiled.table(layout.family, gpu.target)
     variant = choose(table, dims, dtype, gpu.sms).variant
-    made = concrete(variant.recipe, {d: dims[d] for d in table.dims}, {}, gpu.sms)
+    made = concrete(variant.recipe, {d: dims[d] for d in table.dims}, {}, gpu.sms, admitted=True)
     cubins = {key: partial(compiled.cubin, table, variant, key) for key in variant.cubin_keys}
     used = {t["name"]: t for t in variant.recipe["tensors"]}
     for name, how in absent.items():
@@ -173,7 +173,7 @@ def _launches(
         source = compiled.table(how.family, gpu.target)
         own = {theirs: math.prod(dims[d] for d in ours) for theirs, ours in how.dims.items()}
         maker = choose(source, own, dtype, gpu.sms).variant
-        first = concrete(maker.recipe, own, {}, gpu.sms)
+        first = concrete(maker.recipe, own, {}, gpu.sms, admitted=True)
         size = math.prod(made.shapes[name]) * DTYPE_BYTES[used[name]["dtype"]]
         made = chained(first, made, how.tensors, {name: size})
         cubins |= {key: partial(compiled.cubin, source, maker, key) for key in maker.cubin_keys}

@@ -33,6 +33,10 @@ _adapters: dict[type, Adapter] = {}
 _gpus: dict[int, Gpu] = {}
 
 
+def _no_quick(arrays: tuple[Any, ...], stream: Any) -> None:
+    """For a combination without a quick way."""
+
+
 class Spec:
     """An array of an operation. dims: names of its extents. dtype: None for the operation's own, which callers choose by what they
     pass. transposed: the caller's array is the transposed view of this one."""
@@ -86,8 +90,8 @@ class Operation:
         self.family, self.made, self.batch = family, dict(made or {}), batch
         self.pads, self.library, self.smooth = dict(pads or {}), library, smooth
         self._known: dict[Any, Ready] = {}
-        self._quick: Quick | None = None
-        """The way of the combination that was served last."""
+        self.quick: Quick = _no_quick
+        """The way of the combination that was served last: (inputs and outputs, stream) -> outputs, or None where it does not apply."""
         self._lock = Lock()
 
     def __call__(
@@ -105,12 +109,11 @@ class Operation:
         Raises:
             CakeError: `dispatch/...`, each saying what to do; `lowering/...` of the driver.
         """
-        explicit = None if stream is None else stream_number(stream)
-        quick = self._quick
-        if quick is not None and dims is None:
-            done = quick(inputs + outputs, explicit)
+        if dims is None:
+            done = self.quick(inputs + outputs, stream)
             if done is not None:
                 return done
+        explicit = None if stream is None else stream_number(stream)
         first = inputs[0]
         lead = _adapters.get(type(first)) or adapter_of(first)
         key, pointer = lead.view(first, explicit or 0)
@@ -179,7 +182,7 @@ class Operation:
             for array in fresh:
                 lead.hold(array, explicit, device)
         elif dims is None:
-            self._quick = ready.quick(inputs + outputs, device)
+            self.quick = ready.quick(inputs + outputs, device) or _no_quick
         return tuple(results)
 
     def _new(self, known: Any, lead: Adapter, inputs: Any, outputs: Any, keys: list[Any], dims: Any) -> Ready:

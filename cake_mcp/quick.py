@@ -12,13 +12,13 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from cake_mcp.arrays import Torch, row_major
+from cake_mcp.arrays import Torch, row_major, stream_number
 
 if TYPE_CHECKING:
     from cake_mcp.binding import Ready
 
-Quick = Callable[[tuple[Any, ...], "int | None"], "tuple[Any, ...] | None"]
-"""(inputs and outputs, explicit stream) -> outputs, or None where it does not apply and nothing was enqueued."""
+Quick = Callable[[tuple[Any, ...], Any], "tuple[Any, ...] | None"]
+"""(inputs and outputs, the caller's `stream`) -> outputs, or None where it does not apply and nothing was enqueued."""
 
 
 class Parts:
@@ -74,7 +74,7 @@ def shortcut(ready: Ready, arrays: tuple[Any, ...], device: int) -> Quick | None
     raw, empty, launch, overlap = lead.current_stream, parts.empty, prepared.launch, ready.refuse_overlap
     apart: tuple[int, ...] = ()
 
-    def run(arrays: tuple[Any, ...], explicit: int | None) -> tuple[Any, ...] | None:
+    def run(arrays: tuple[Any, ...], stream: Any) -> tuple[Any, ...] | None:
         nonlocal apart
         tensors = take(arrays)
         if not check(*tensors):
@@ -83,7 +83,7 @@ def shortcut(ready: Ready, arrays: tuple[Any, ...], device: int) -> Quick | None
             if arrays[i] is not None:
                 return None
         where = raw(device)
-        if explicit is not None and explicit != where:
+        if stream is not None and stream_number(stream) != where:
             return None
         if only is not None:
             results = (empty(*only),)

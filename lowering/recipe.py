@@ -49,7 +49,9 @@ class Concrete:
     steps: tuple[Fill | Launch, ...]
 
 
-def concrete(recipe: Mapping[str, Any], dims: Mapping[str, int], scalars: Mapping[str, float], sms: int) -> Concrete:
+def concrete(
+    recipe: Mapping[str, Any], dims: Mapping[str, int], scalars: Mapping[str, float], sms: int, *, admitted: bool = False
+) -> Concrete:  # fmt: skip
     """Every number of a recipe's launches.
 
     Args:
@@ -57,6 +59,7 @@ def concrete(recipe: Mapping[str, Any], dims: Mapping[str, int], scalars: Mappin
         dims: extents by name.
         scalars: the recipe's scalars by name.
         sms: multiprocessors of the device.
+        admitted: the recipe's conditions are known to hold (`corpus.routes.choose` asked them).
 
     Raises:
         CakeError: `lowering/bad-recipe` (malformed), `lowering/bad-expression`, `lowering/bad-plan`,
@@ -71,7 +74,7 @@ def concrete(recipe: Mapping[str, Any], dims: Mapping[str, int], scalars: Mappin
         def size(text: int | str) -> Any:
             return text if isinstance(text, int) else expression(text, env)(env)
 
-        for condition, why in recipe["admits"]:
+        for condition, why in () if admitted else recipe["admits"]:
             if not size(condition):
                 shape = ", ".join(f"{k}={v}" for k, v in dims.items())
                 raise fault("lowering/shape-not-admitted", f"{why}; it does not hold for {shape}",

@@ -56,7 +56,7 @@ def cu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCuda:
 
     for op in (ASSIGN, GEMM):
         monkeypatch.setattr(op, "_known", {})
-        monkeypatch.setattr(op, "_quick", None)
+        monkeypatch.setattr(op, "quick", operation._no_quick)
     yield cu
     compiled.table.cache_clear()
 

@@ -10,6 +10,7 @@ import structlog
 
 from cake_mcp import CakeError, gemm, kmeans_assign
 from cake_mcp.assign import ASSIGN
+from cake_mcp.operation import _no_quick
 from cake_mcp.quick import probe
 from tests.cake_mcp.fake_cuda import PRIMARY, FakeCuda
 from tests.cake_mcp.test_calls import arrays
@@ -133,7 +134,7 @@ def test_without_torchs_parts_or_alone_calls_are_the_same(cu: FakeCuda, torch: A
     cu.devices = 1
     for _ in range(3):
         kmeans_assign(x, c, c_sq=sq)
-    assert ASSIGN._quick is None and len(cu.launches) == 3
+    assert ASSIGN.quick is _no_quick and len(cu.launches) == 3
     cu.stack[:] = []
     kmeans_assign(x, c, c_sq=sq)
     assert cu.launches[-1].context == PRIMARY and not cu.stack
