@@ -176,6 +176,9 @@ class Values:
                 self.frags[key] = self.algebra.atom(x.frag.name)
                 self.data.add(len(self.algebra.atoms) - 1)
             return self.frags[key]
+        if isinstance(x, VOp) and x.op == "select":
+            p, q = self.element(x.args[1]), self.element(x.args[2])
+            return self.algebra.either(p, q, x) if p is not None and q is not None else None
         if isinstance(x, VOp) and x.op in ("+", "-", "*", "neg", "min", "max", "<<", ">>", "&"):
             args = [self.element(y) for y in x.args]
             known = [p for p in args if p is not None]

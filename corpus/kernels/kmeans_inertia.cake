@@ -26,7 +26,7 @@ def kmeans_distances(x: In[DT, B, N, D], label: In[i32, B, N], c: In[DT, B, C, D
         for p in range(first, min(first + RUN, N), ROWS):
             given = load(label[b, p:], vec(4, LANES).rows[ROWS], fill=-1)
             valid = (given >= 0) & (given < C)
-            who = select(valid, given, 0)
+            who = min(max(given, 0), C - 1)
             for d in range(0, D, DP):
                 v = load(x[b, p:, d:], vec(4, LANES)[ROWS, DP])
                 near = load(c[b, who, d:], vec(4, LANES)[ROWS, DP])

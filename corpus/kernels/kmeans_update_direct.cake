@@ -45,7 +45,7 @@ def kmeans_add(x: In[DT, B, N, D], label: In[i32, B, N], total: InOut[f32, B, C,
         griddep_launch()
         given = load(label[b, first:], vec(4, LANES).rows[ROWS], fill=-1)
         valid = (given >= 0) & (given < C)
-        who = select(valid, given, 0)
+        who = min(max(given, 0), C - 1)
         for d in range(0, D, DP):
             v = load(x[b, first:, d:], vec(4, LANES)[ROWS, DP])
             atomic_add(total[b, who, d:], select(valid[:, None], cast(v, f32), 0.0))

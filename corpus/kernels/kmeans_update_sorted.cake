@@ -45,7 +45,7 @@ def kmeans_rank(label: In[i32, B, N], count: InOut[i32, B, R, S], rank: Out[i32,
         griddep_wait()
         griddep_launch()
         given = load(label[b, first:], vec(1).cols[32 * PER], fill=-1)
-        who = select((given >= 0) & (given < S - 1), given, S - 1)
+        who = select(given < 0, S - 1, min(max(given, 0), S - 1))
         one = fragment(i32, vec(1).cols[32 * PER], 1)
         store(rank[b, first:], atomic_fetch_add(count[b, cta % R, who], one, when=first + col_index(one) < N))
 
@@ -99,8 +99,9 @@ def kmeans_place(label: In[i32, B, N], rank: In[i32, B, N], start: In[i32, B, R,
         griddep_wait()
         griddep_launch()
         given = load(label[b, first:], vec(1).cols[32 * PER], fill=-1)
-        who = select((given >= 0) & (given < S - 1), given, S - 1)
-        at = load(start[b, cta % R, who], vec(1).cols[32 * PER]) + load(rank[b, first:], vec(1).cols[32 * PER])
+        who = select(given < 0, S - 1, min(max(given, 0), S - 1))
+        place = load(start[b, cta % R, who], vec(1).cols[32 * PER]) + load(rank[b, first:], vec(1).cols[32 * PER])
+        at = min(max(place, 0), N - 1)
         point = first + col_index(given)
         store(order[b, at], point, when=point < N)
         store(group[b, at], who, when=point < N)
@@ -108,8 +109,8 @@ def kmeans_place(label: In[i32, B, N], rank: In[i32, B, N], start: In[i32, B, R,
 
 @kernel(target="sm_90a")
 def kmeans_runs(x: In[DT, B, N, D], order: In[i32, B, N], group: In[i32, B, N], total: InOut[f32, B, C, D], *,
-                DT: (bf16, f16) = bf16, DP: (16, 32, 64, 128) = 128, ROWS: (8, 16, 32) = 16,
-                RUN: (64, 128, 256, 512) = 256, WARPS: (4, 8) = 8):
+                DT: (bf16, f16) = bf16, DP: (16, 32, 64, 128) = 128, ROWS: (8, 16, 32) = 8,
+                RUN: (64, 128, 256, 512) = 64, WARPS: (4, 8) = 8):
     where(C > 0, D % 8 == 0)
     LANES = DP // 4
     HELD = 32 // LANES
@@ -129,11 +130,12 @@ def kmeans_runs(x: In[DT, B, N, D], order: In[i32, B, N], group: In[i32, B, N], 
         for p in range(first, min(first + RUN, N), ROWS):
             ids = load(group[b, p:], vec(1).cols[32], fill=-1)
             point = load(order[b, p:], vec(4, LANES).rows[ROWS])
+            assume((point >= 0) & (point < N))
             v = load(x[b, point, d:], vec(4, LANES)[ROWS, DP])
             low = pick(ids, 0)
             if low == pick(ids, ROWS - 1):
                 if low != now:
-                    if now < C:
+                    if now >= 0 and now < C:
                         atomic_add(total[b, now, d:], col_sum(acc))
                     acc = fragment(f32, vec(4, LANES)[HELD, DP], 0.0)
                     now = low
@@ -142,9 +144,9 @@ def kmeans_runs(x: In[DT, B, N, D], order: In[i32, B, N], group: In[i32, B, N], 
             else:
                 given = load(group[b, p:], vec(4, LANES).rows[ROWS], fill=-1)
                 valid = (given >= 0) & (given < C)
-                who = select(valid, given, 0)
+                who = min(max(given, 0), C - 1)
                 atomic_add(total[b, who, d:], select(valid[:, None], cast(v, f32), 0.0))
-        if now < C:
+        if now >= 0 and now < C:
             atomic_add(total[b, now, d:], col_sum(acc))
 
 

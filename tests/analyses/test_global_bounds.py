@@ -254,3 +254,21 @@ def k(x: In[f32, {rows}, 32], y: Out[f32, {rows}, 32]):
     report = verify_text(text)
     assert report.accepted
     assert [p.verdict for p in report.properties if p.name == "global regions"] == [verdict]
+
+
+@pytest.mark.parametrize(
+    "spare,want", [("M - 1", "proved"), ("0", "proved"), ("M", "refuted"), ("-1", "refuted"), ("given", "undecided")]
+)
+def test_a_chosen_row_is_inside_when_both_choices_are(spare: str, want: str) -> None:
+    text = f"""
+@kernel(target="sm_90a")
+def count(label: In[i32, N], sums: InOut[i32, M]):
+    where(M > 0)
+    launch(ctas=ceil_div(N, 32))
+    team = role(warp)
+    with team:
+        given = load(label[32 * cta:], vec(1).cols[32])
+        who = select(given < 0, {spare}, min(max(given, 0), M - 1))
+        atomic_add(sums[who], fragment(i32, vec(1).cols[32], 1))
+"""
+    assert verdict(verify_text(text), "global bounds") == want

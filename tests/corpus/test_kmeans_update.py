@@ -60,6 +60,8 @@ def test_is_accepted(name: str) -> None:
     for i, step in enumerate(launches(program)):
         report = verify(step.kernel)
         assert [d.render() for d in report.diagnostics if d.severity == "error"] == []
+        verdicts = {p.name: p.verdict for p in report.properties}
+        assert verdicts["global bounds"] == "proved", f"{step.kernel.name}: whatever the labels are"
         assert step.dependent or i == 0, f"{step.kernel.name} starts only when its predecessor is done"
 
 
