@@ -85,7 +85,7 @@ class Gpu:
                 return kept[-1][0]
             size = max(nbytes, 2 * kept[-1][1] if kept else 0)
             pointer = ctypes.c_uint64()
-            with self.unrestricted():
+            with self.current(), self.unrestricted():
                 self._check(self.cu.cuMemAlloc_v2(ctypes.byref(pointer), size), f"allocate {size} bytes of workspace")
             kept.append((pointer.value, size))
             return pointer.value

@@ -60,6 +60,7 @@ class FakeCuda:
         self.pushed = 0
         self.resident = 4
         self.allocated: list[int] = []
+        self.allocated_in: list[int] = []
         self.pointer_devices: dict[int, int] = {}
         self.capability = {
             L.MULTIPROCESSOR_COUNT: 132,
@@ -137,6 +138,7 @@ class FakeCuda:
 
     def cuMemAlloc_v2(self, out: Any, size: int) -> int:
         assert self.relaxed == L.CAPTURE_RELAXED
+        self.allocated_in.append(self.stack[-1])
         out._obj.value = 0x7000000 + 0x1000000 * len(self.allocated)
         self.allocated.append(size)
         return self.fail.get("cuMemAlloc_v2", 0)

@@ -223,7 +223,9 @@ def test_workspaces_are_kept_by_stream_and_never_taken_back(cu: FakeCuda) -> Non
     gpu = Gpu(0, cu)
     first = gpu.workspace(1, 1000)
     assert gpu.workspace(1, 500) == first and gpu.workspace(2, 500) != first
+    cu.stack[:] = [PRIMARY + 1]  # the caller's context is of another device
     assert gpu.workspace(1, 1001) != first and cu.allocated == [1000, 500, 2000]
+    assert cu.allocated_in == [PRIMARY] * 3 and cu.stack == [PRIMARY + 1]
 
 
 def test_threads_do_not_mix_their_arguments(cu: FakeCuda) -> None:
