@@ -173,50 +173,59 @@ def examine(source: Source, seed: Seed, contract: Contract, target: str) -> Cand
     )
 
 
-def verify_all(
-    chosen: Sequence[Candidate], progress: Progress = lambda done, total, what: None
-) -> tuple[list[Candidate], list[Rejection]]:
-    """The candidates that the whole verifier accepts, and the others with the first finding."""
+def verify_and_compile(
+    chosen: Sequence[Candidate], cache_dir: Path | None, progress: Progress = lambda done, total, what: None,
+    meanwhile: Callable[[Sequence[Candidate]], None] = lambda accepted: None,
+) -> tuple[int, list[Candidate], list[Rejection]]:  # fmt: skip
+    """(how many the whole verifier accepts, the candidates with their machine code, the rejections).
+
+    The compiler does not keep as verified what it refuses, spills, or serialises, where registers do not move, or no block fits.
+    Compilers run beside the verifier, and beside `meanwhile`, which is given what was accepted.
+    """
+    kept: list[Candidate] = []
+    rejected: list[Rejection] = []
+    accepted: list[Candidate] = []
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        running = []
+        for i, c in enumerate(chosen):
+            progress(i, len(chosen), f"verifying {c.id}")
+            fault = _fault(c)
+            if fault is None:
+                accepted.append(c)
+                running.append(pool.submit(_compile, c, cache_dir))
+            else:
+                rejected.append(
+                    Rejection(c.seed, "verify", fault.rule, fault.message, _hangs(fault.rule), c.executable)
+                )
+        meanwhile(accepted)
+        for i, (c, made) in enumerate(zip(accepted, running, strict=True)):
+            progress(i, len(accepted), f"compiling {c.id}")
+            done = made.result()
+            (kept if isinstance(done, Candidate) else rejected).append(done)  # type: ignore[arg-type]
+    return len(accepted), kept, rejected
+
+
+def _fault(c: Candidate) -> Diagnostic | None:
     from analyses import verify
 
-    kept, rejected = [], []
-    for i, c in enumerate(chosen):
-        progress(i, len(chosen), f"verifying {c.id}")
-        found = (d for bound in c.executable.kernels for d in verify(bound, None, brief=True).diagnostics)
-        fault = next((d for d in found if d.severity == "error"), None)
-        if fault is None:
-            kept.append(c)
-        else:
-            rejected.append(Rejection(c.seed, "verify", fault.rule, fault.message, _hangs(fault.rule), c.executable))
-    return kept, rejected
+    found = (d for bound in c.executable.kernels for d in verify(bound, None, brief=True).diagnostics)
+    return next((d for d in found if d.severity == "error"), None)
 
 
-def compile_all(
-    chosen: Sequence[Candidate], cache_dir: Path | None, progress: Progress = lambda done, total, what: None
-) -> tuple[list[Candidate], list[Rejection]]:
-    """The candidates with their machine code, and those that the compiler does not keep as verified: refused, spilled,
-    products serialised, registers not moved, no block fits."""
+def _compile(c: Candidate, cache_dir: Path | None) -> Candidate | Rejection:
     from lowering import build
 
-    def one(c: Candidate) -> Candidate | Rejection:
-        builds = []
-        for emitted in c.executable.emitted:
-            try:
-                made = build(emitted, cache_dir=cache_dir)
-            except CakeError as exc:
-                return Rejection(c.seed, "compile", exc.diagnostic.rule, exc.diagnostic.message, False, c.executable)
-            bad = next((d for d in made.diagnostics if d.severity == "error" or d.rule in REJECTING), None)
-            if bad is not None:
-                return Rejection(c.seed, "compile", bad.rule, bad.message, False, c.executable)
-            builds.append(made)
-        return replace(c, builds=tuple(builds))
-
-    kept, rejected = [], []
-    with ThreadPoolExecutor(COMPILERS) as pool:
-        for i, done in enumerate(pool.map(one, chosen)):
-            progress(i + 1, len(chosen), f"compiled {chosen[i].id}")
-            (kept if isinstance(done, Candidate) else rejected).append(done)
-    return kept, rejected
+    builds = []
+    for emitted in c.executable.emitted:
+        try:
+            made = build(emitted, cache_dir=cache_dir)
+        except CakeError as exc:
+            return Rejection(c.seed, "compile", exc.diagnostic.rule, exc.diagnostic.message, False, c.executable)
+        bad = next((d for d in made.diagnostics if d.severity == "error" or d.rule in REJECTING), None)
+        if bad is not None:
+            return Rejection(c.seed, "compile", bad.rule, bad.message, False, c.executable)
+        builds.append(made)
+    return replace(c, builds=tuple(builds))
 
 
 def member_source(member: Member, target: str) -> Source:

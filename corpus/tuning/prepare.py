@@ -12,7 +12,7 @@ from corpus.contract import contracts
 from corpus.families import Family, Shape
 from corpus.tuning import campaign, rank
 from corpus.tuning.campaign import Campaign, Record, Rejected, Settings, ShapeEntry
-from corpus.tuning.candidates import Candidate, Rejection, compile_all, enumerate_seeds, twin, verify_all
+from corpus.tuning.candidates import Candidate, Rejection, enumerate_seeds, twin, verify_and_compile
 
 Progress = Callable[[float, float | None, str], None]
 WARM_SHARE = 2.0
@@ -61,17 +61,24 @@ def prepare(
     sample = ranked_on([name in family.large for name, _ in shapes], settings.ranked)
     rough = rank.predict_all(found.candidates, [dims[i] for i in sample], progress)
     chosen = rank.shortlist(found.candidates, rough, len(sample), settings.compiled, settings.within)
-    accepted, refused = verify_all(chosen, progress)
-    compiled, spoiled = compile_all(accepted, cache_dir, progress)
+    predicted: dict[str, dict[int, float]] = {}
+
+    def predict_rest(accepted: Sequence[Candidate]) -> None:
+        known = {c.id: {sample[k]: us for k, us in rough[c.id].items()} for c in accepted}
+        rest = [i for i in range(len(dims)) if i not in sample]
+        fresh = rank.predict_all(accepted, [dims[i] for i in rest], progress)
+        predicted.update({n: {**old, **{rest[k]: us for k, us in fresh[n].items()}} for n, old in known.items()})
+
+    verified, compiled, stopped = verify_and_compile(chosen, cache_dir, progress, predict_rest)
     if not compiled:
         raise CakeError(error("tuning/no-candidate", "data", f"no seed of {family.name} passes the gates for {target}",
                               contract="A family has a member that verifies and compiles."))  # fmt: skip
-    predicted = rank.predict_all(compiled, dims, progress)
-    stopped = [*found.rejections, *refused, *spoiled]
     wanted = most_asked(compiled, predicted, len(dims), settings.twins)
     twins, unlike = _twins(family, wanted, target, cache_dir, progress)
     scale = len(dims) / len(sample)
-    rejected = [_rejected(r, [dims[i] for i in sample], scale, family, settings) for r in (*stopped, *unlike)]
+    rejected = [
+        _rejected(r, [dims[i] for i in sample], scale, family, settings) for r in (*found.rejections, *stopped, *unlike)
+    ]
     order: dict[str, list[tuple[str, ...]]] = {}
     for dtype in family.tuned_dtypes:
         own = [c for c in compiled if c.seed.dtype == dtype]
@@ -87,7 +94,7 @@ def prepare(
             for i, (name, shape) in enumerate(shapes)
         ),
         predictions={c.id: tuple(_short(predicted[c.id].get(i)) for i in range(len(dims))) for c in compiled},
-        seeds=found.seeds, legal=len(found.candidates), verified=len(accepted),
+        seeds=found.seeds, legal=len(found.candidates), verified=verified,
         rejected=tuple(rejected), prepare_s=round(time.monotonic() - start, 1),
     )  # fmt: skip
     code = {b.sha256: b.cubin for c in (*compiled, *twins) for b in c.builds}
@@ -135,10 +142,9 @@ def _twins(
     for dtype, source in family.alike.items():
         made = [twin(family, c, dtype, target) for c in compiled if c.seed.dtype == source]
         rejected += [m for m in made if isinstance(m, Rejection)]
-        accepted, refused = verify_all([m for m in made if isinstance(m, Candidate)], progress)
-        kept, spoiled = compile_all(accepted, cache_dir, progress)
+        _, kept, stopped = verify_and_compile([m for m in made if isinstance(m, Candidate)], cache_dir, progress)
         twins += kept
-        rejected += [*refused, *spoiled]
+        rejected += stopped
     return twins, rejected
 
 

@@ -25,7 +25,8 @@ def shape(b: int, n: int, c: int, d: int) -> Shape:
 
 SMALL = (
     shape(1, 128, 100, 16), shape(1, 256, 100, 16), shape(2, 256, 100, 16), shape(1, 512, 100, 32), shape(1, 128, 128, 64),
-    shape(2, 384, 100, 64), shape(1, 256, 100, 80), shape(1, 200, 100, 120), shape(2, 200, 128, 96), shape(1, 512, 100, 128), shape(1, 400, 104, 128),
+    shape(2, 384, 100, 64), shape(1, 256, 100, 80), shape(1, 200, 100, 120),
+    shape(2, 200, 128, 96), shape(1, 512, 100, 128), shape(1, 400, 104, 128),
 )  # fmt: skip
 
 FAMILY = Family(
