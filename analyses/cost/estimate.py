@@ -76,15 +76,16 @@ def estimate_on(bound: B.BoundKernel, shape: dict[str, int], m: Machine) -> Esti
     """`estimate` for a machine at hand. Raises CakeError for a shape the kernel does not admit."""
     env, ctas = _environment(bound, shape, m.sms)
     resident = _resident(bound)
-    busy = max(1, min(resident, -(-ctas // m.sms)))
-    schedule = Schedule(bound, m, env, busy, shares(bound, env, min(ctas, m.sms * busy)))
-    top, slots = schedule.top, m.sms * resident
+    sms = m.usable_sms(bound.launch.cluster)
+    busy = max(1, min(resident, -(-ctas // sms)))
+    schedule = Schedule(bound, m, env, busy, shares(bound, env, min(ctas, sms * busy)))
+    top, slots = schedule.top, sms * resident
     start = m.latency["first_load"] if any(_copies(s) for s in B.walk(bound.body)) else m.latency["load"] / 2
     cta = top.time + start
     whole, rest = divmod(ctas, slots)
     alone = max(top.own.values(), default=0.0) + start
-    last = max(alone, cta * -(-rest // m.sms) / busy) if rest else 0.0
-    grid = max(whole * cta + last, -(-ctas // m.sms) * m.latency["cta_start"])
+    last = max(alone, cta * -(-rest // sms) / busy) if rest else 0.0
+    grid = max(whole * cta + last, -(-ctas // sms) * m.latency["cta_start"])
 
     average = _average_fraction(bound, schedule, ctas)
     per_sm = ctas * average / m.sms
@@ -98,7 +99,8 @@ def estimate_on(bound: B.BoundKernel, shape: dict[str, int], m: Machine) -> Esti
         **{r: top.work[r] * per_sm / clock for r in SHARED if top.work.get(r, 0.0) > 0},
     }
     memory = max(bounds["hbm"], bounds["l2"])
-    time_s = max(grid / clock, memory) + m.latency["launch_us"] * 1e-6
+    launch_us = m.latency["dependent_us" if any(_depends(s) for s in B.walk(bound.body)) else "launch_us"]
+    time_s = max(grid / clock, memory) + launch_us * 1e-6
     if grid / clock <= memory:
         limited_by = "hbm" if bounds["hbm"] >= bounds["l2"] else "l2"
     else:
@@ -109,7 +111,7 @@ def estimate_on(bound: B.BoundKernel, shape: dict[str, int], m: Machine) -> Esti
     return Estimate(
         time_us=time_s * us, floor_us=max(bounds["hbm"], tensor_s) * us, bound_by=max(bounds, key=lambda r: bounds[r]),
         limited_by=limited_by, bounds_us={k: v * us for k, v in bounds.items()}, ctas=ctas, ctas_per_sm=resident,
-        waves=ctas / slots if slots else 0.0, cta_us=cta / clock * us, launch_us=m.latency["launch_us"],
+        waves=ctas / slots if slots else 0.0, cta_us=cta / clock * us, launch_us=launch_us,
         role_us={n: c / clock * us for n, c in top.own.items()}, limiters=_limiters(schedule), tensor_flop=_flop(schedule) * ctas * average,
         hbm_bytes=reads + writes, l2_bytes=top.work.get("l2", 0.0) * ctas * average, target=bound.target.name, shape=dict(shape),
         calibrated=m.calibrated, assumptions=ASSUMPTIONS if m.calibrated else (f"{m.source}, not measured on your device", *ASSUMPTIONS),
@@ -163,6 +165,10 @@ def _resident(bound: B.BoundKernel) -> int:
 
 def _copies(s: Any) -> bool:
     return isinstance(s, B.Op) and s.name in ("tma_load", "bulk_load")
+
+
+def _depends(s: Any) -> bool:
+    return isinstance(s, B.Op) and s.name == "griddep_wait"
 
 
 def _hbm(bound: B.BoundKernel, schedule: Schedule) -> tuple[float, float]:

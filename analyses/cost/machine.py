@@ -10,7 +10,7 @@ import itertools
 import re
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from analyses.cost.calibration import Calibration
@@ -23,7 +23,7 @@ SCHEDULERS = 4
 
 ASSUMED: Mapping[str, float] = {
     "load": 600, "smem_load": 30, "tma": 700, "first_load": 1500, "hop": 90, "passed": 30, "named": 35, "cta": 40, "cluster": 350,
-    "fence": 40, "reduce": 80, "wgmma": 90, "cta_start": 150, "launch_us": 1.5,
+    "fence": 40, "reduce": 80, "wgmma": 90, "cta_start": 150, "launch_us": 1.5, "dependent_us": 1.0,
 }  # fmt: skip
 """Latencies in clocks, the clocks of an SM between two CTA starts and the microseconds of a launch where nothing was measured. The
 orders of magnitude are those of sm_90a."""
@@ -37,8 +37,8 @@ class Machine:
     per second of the device; `port` (what copies of lines that others read too bring into an SM) and `smem` in bytes per clock and SM;
     `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM by
     form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
-    keeps others away; `free`, `price`: how issue slots slow products of other warpgroups down (see `_interference`). `calibrated` and
-    `source` say where all this comes from.
+    keeps others away; `free`, `price`: how issue slots slow products of other warpgroups down (see `_interference`). `cluster_sms`: on
+    how many SMs clusters of so many CTAs run. `calibrated` and `source` say where all this comes from.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Machine:
     alu_slots: float = 1.0
     free: float = 1.0
     price: float = 0.0
+    cluster_sms: Mapping[int, int] = field(default_factory=dict)
     calibrated: bool = False
     source: str = ""
 
@@ -68,6 +69,11 @@ class Machine:
     def of(target: Target, calibration: Calibration | None) -> Machine:
         """The machine of a target: measured with a calibration, else from its data sheet."""
         return _measured(target, calibration) if calibration is not None else _sheet(target)
+
+    def usable_sms(self, cluster: int) -> int:
+        """SMs on which clusters of that size run: those of a GPC that is no multiple of it are left over."""
+        known = [n for size, n in self.cluster_sms.items() if size >= cluster > 1]
+        return max(known) if known else self.sms // cluster * cluster
 
     def product_clk(self, rows: int, n: int, k: int, bits: int, registers: bool) -> float:
         """Clocks of the tensor cores of an SM for one product rows x n x k of a warpgroup."""
@@ -143,8 +149,10 @@ def _measured(target: Target, c: Calibration) -> Machine:
             "cluster": v("barrier.cluster.ctas2"), "fence": v("barrier.fence_async"), "reduce": v("reduce.max.n8.groups1"), "wgmma": alone,
             "first_load": (v("launch.first_load.all_sms") - v("launch.graph.all_sms")) * clock * 1e-6,
             "cta_start": v("launch.per_cta") * c.sms * clock * 1e-6, "launch_us": v("launch.graph.all_sms"),
+            "dependent_us": v("launch.dependent.all_sms"),
         },
-        alu_slots=slots, free=free, price=price, calibrated=True, source=c.source,
+        alu_slots=slots, free=free, price=price,
+        cluster_sms={int(n): int(sms) for n, sms in c.family("cluster.sms.ctas").items()}, calibrated=True, source=c.source,
     )  # fmt: skip
 
 

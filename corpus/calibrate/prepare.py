@@ -120,7 +120,7 @@ def _job(probe: Probe, sms: int, cubins: dict[str, str], cache_dir: Path | None)
         scalars: dict[str, Any] = dict(probe.scalars)
         if probe.start is not None:
             scalars["start"] = probe.start[which]
-        if probe.mode != "launches":
+        if probe.mode in ("trips", "sustained"):
             (dims if probe.trip in bound.dims else scalars)[probe.trip] = trips
         plan = make_plan(emitted, dims, scalars, sms, cubin_sha256=made.sha256)
         env: list[Any] = [0] * len(bound.scalars)

@@ -9,6 +9,7 @@ of the measured thing one trip does; `form` turns the slope into the rate:
 | per_s | amount x CTAs / seconds of a trip | amount per second, whole device |
 | clk | clocks of a trip / amount | clocks |
 | us | microseconds of a trip / amount | microseconds |
+| count | amount x clusters that the driver says are resident at once | as it says |
 
 Clocks are microseconds times the SM clock that the device itself counted meanwhile (an instrumented empty kernel before and after each
 run reads its cycle counter and its timer): what NVML shows lags by a second.
@@ -20,8 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Form = Literal["per_clk", "per_s", "clk", "us"]
-Mode = Literal["trips", "launches", "sustained"]
+Form = Literal["per_clk", "per_s", "clk", "us", "count"]
+Mode = Literal["trips", "launches", "sustained", "residency"]
 SMS = "sms"
 """As a dimension or trip count: the number of SMs of the device; `4 * sms` as ("sms", 4)."""
 Size = int | str | tuple[str, int]
@@ -41,7 +42,8 @@ class Probe:
     `expect` is the expected length of a trip in clocks (it only sets trip counts, unless `trips` gives them). `trip` names the scalar or
     dimension that holds the trip count. `sass`: mnemonics and how often they stand in the machine code at least, so that a loop that
     the compiler emptied is not measured. `cold`: L2 holds nothing of the inputs before each run. mode
-    launches: trips are launches in one graph; sustained: the longer run again and again.
+    launches: trips are launches in one graph; sustained: the longer run again and again;
+    residency: nothing is timed, the driver is asked.
     """
 
     rate: str
@@ -325,6 +327,11 @@ def _launch() -> Iterator[Probe]:
     yield one("dependent.one_cta", "dependent", {"G": 1})
     yield one("dependent.all_sms", "dependent", {"G": SMS})
     yield one("first_load.all_sms", "first_load", {"G": SMS, "R": (SMS, 128)})
+    for ctas in (2, 4, 8, 16):
+        yield Probe(
+            f"cluster.sms.ctas{ctas}", "launch", "room", ctas, "SMs", "count", bindings={"CL": ctas}, dims={"G": 16}, trips=(2, 8), trip="",
+            mode="residency",
+        )  # fmt: skip
     yield Probe(
         "launch.per_cta", "launch", "empty", 1, "us", "us", trips=((SMS, 64), (SMS, 640)), trip="G", dims={"G": SMS}
     )  # fmt: skip

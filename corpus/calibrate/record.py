@@ -68,7 +68,9 @@ def _rate(probe: Probe, job: dict[str, Any], answer: dict[str, Any]) -> dict[str
     if [r["trips"] for r in job["runs"]] != [few, many]:
         _bad(f"{probe.rate} was measured with other trip counts than the jobs have")
     mhz = answer["many_mhz"]
-    if probe.rate.startswith(CLOCK):
+    if probe.mode == "residency":
+        values, unit, setup = [answer["clusters"] * probe.amount], probe.unit, 0.0
+    elif probe.rate.startswith(CLOCK):
         values, unit, setup = [float(v) for v in mhz], "MHz", 0.0
     else:
         # In clocks, because the clock of the two runs may differ, then at the longer run's clock. The shorter run counts by its median:
@@ -82,7 +84,7 @@ def _rate(probe: Probe, job: dict[str, Any], answer: dict[str, Any]) -> dict[str
     found = summarise(values)
     return {
         "value": _short(found.median), "unit": unit, "low": _short(found.low), "high": _short(found.high), "mad": _short(found.mad),
-        "setup_us": round(setup, 3), "sm_mhz": statistics.median(mhz), "trips": [few, many],
+        "setup_us": round(setup, 3), "sm_mhz": statistics.median(mhz) if mhz else 0.0, "trips": [few, many],
         "few_us": answer["few_us"], "few_mhz": answer["few_mhz"], "many_us": answer["many_us"], "many_mhz": mhz,
         "program": f"{probe.file}.cake", "kernel": job["kernel"], "bindings": job["bindings"], "ctas": job["ctas"],
         "content_id": job["content_id"], "variant_id": job["variant_id"], "cubin_sha256": job["cubin"],

@@ -123,6 +123,9 @@ class _Bench:
 
     def _samples(self, job: dict[str, Any], cubin: str, held: list[Any]) -> dict[str, Any]:
         trips = [r["trips"] for r in job["runs"]]
+        if job["mode"] == "residency":
+            clusters = self._prepared(job, 1, cubin, held).max_clusters()
+            return {"trips": trips, "few_us": [], "few_mhz": [], "many_us": [], "many_mhz": [], "clusters": clusters}
         if job["mode"] == "launches":
             launch = self._prepared(job, 1, cubin, held)
             graphs = []

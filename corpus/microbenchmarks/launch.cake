@@ -44,3 +44,20 @@ def first_load(x: In[bf16, R, 64], y: Out[i32, G]):
         wait(full[0])
         if wg == 0:
             store(y[cta], cta)
+
+
+@kernel(target="sm_90a")
+def room(y: Out[i32, G], *, CL: (2, 4, 8, 16) = 2):
+    """A cluster of CTAs that fill an SM each: how many the device holds at once says on how many SMs such clusters run."""
+    where(G % CL == 0)
+    launch(ctas=G, cluster=CL)
+
+    single = role(warp)
+
+    pad_s = smem(i32, 50000)
+
+    with single as w:
+        store(pad_s.cols(0, 32), fragment(i32, vec(1).cols[32], 1))
+        sync(warp)
+        store(y[cta], load(pad_s[0]))
+    sync(cluster)

@@ -16,6 +16,7 @@ from cake_ir import bound as B
 LATENCY = {
     "load": 100, "smem_load": 10, "tma": 400, "first_load": 0, "hop": 50, "passed": 8, "named": 20, "cta": 30, "cluster": 200, "fence": 5,
     "reduce": 40, "wgmma": 0, "cta_start": 0, "launch_us": 1.0,
+    "dependent_us": 0.5,
 }  # fmt: skip
 MACHINE = Machine(
     name="toy", sms=4, clock_hz=1e9, clock_tensor_hz=1e9, hbm_read=1e15, hbm_write=1e15, l2=1e15, port=1e6, smem=1e6, fma=128, alu=64,

@@ -261,3 +261,52 @@ def test_a_file_that_is_no_calibration_is_said(text: str, tmp_path: Path) -> Non
     with pytest.raises(CakeError) as found:
         reading.find("sm_90a", None, tmp_path)
     assert rule(found) == "cost/bad-calibration"
+
+
+# ---- the committed files ---------------------------------------------------------------------------------------------
+
+
+def test_the_h200_is_calibrated_with_the_programs_of_this_checkout() -> None:
+    """A changed microbenchmark makes its rate stale: measure again with `cake calibrate`."""
+    path = reading.DIRECTORY / "nvidia_h200.json"
+    rates = json.loads(path.read_text())["rates"]
+    assert set(rates) == {p.rate for p in PROBES if p.target == "sm_90a"}
+    for p in PROBES:
+        found = rates[p.rate]
+        assert found["content_id"] == prepare.content_of(p), f"{p.rate} is stale"
+        assert (found["bindings"], found["kernel"], found["unit"]) == (dict(p.bindings), p.kernel, found["unit"])
+        assert found["trips"] == list(p.counts(132)) and found["low"] <= found["value"] <= found["high"]
+
+
+@pytest.mark.parametrize("path", sorted(reading.DIRECTORY.glob("*.json")), ids=lambda p: p.stem)
+def test_committed_rates_follow_from_their_samples(path: Path) -> None:
+    made = json.loads(path.read_text())
+    found = reading.parse(made, path.name)
+    assert path.stem == found.slug and found.sms > 0
+    for name, rate in made["rates"].items():
+        if name.startswith(record.CLOCK) or not rate["few_us"]:
+            continue
+        few, many = rate["trips"]
+        clocks = sorted(us * mhz for us, mhz in zip(rate["few_us"], rate["few_mhz"], strict=True))
+        base = clocks[len(clocks) // 2]
+        again = sorted(
+            (us - base / mhz) / (many - few) * mhz for us, mhz in zip(rate["many_us"], rate["many_mhz"], strict=True)
+        )
+        clk = again[len(again) // 2]
+        p = probe(name)
+        assert rate["value"] == pytest.approx(
+            record.value(p, clk / rate["sm_mhz"], rate["sm_mhz"], rate["ctas"]), rel=0.02
+        ), name
+
+
+def test_where_clusters_fit_is_the_drivers_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = importlib.import_module("tests.lowering.toolchain_fake_driver").FakeDriver()
+    fake.resident = 15
+    for module in (errors, device, tensor_map):
+        monkeypatch.setattr(module, "driver", lambda: fake)
+    monkeypatch.setattr(run._Clock, "mhz", lambda self: MHZ)
+    made = prepare.prepare(tmp_path, only="cluster.sms.ctas8")
+    found = run.measure(made)
+    found["telemetry"] = {"driver": "580"}
+    rate = record.calibration(made, found)["rates"]["cluster.sms.ctas8"]
+    assert (rate["value"], rate["unit"]) == (120, "SMs")
