@@ -81,6 +81,8 @@ def estimate_on(bound: B.BoundKernel, shape: dict[str, int], m: Machine) -> Esti
     schedule = Schedule(bound, m, env, busy, shares(bound, env, min(ctas, sms * busy)))
     top, slots = schedule.top, sms * resident
     start = m.latency["first_load"] if any(_copies(s) for s in B.walk(bound.body)) else m.latency["load"] / 2
+    if bound.launch.cluster > 1:
+        start += m.latency["cluster"]  # its CTAs meet once their barriers are there
     cta = top.time + start
     whole, rest = divmod(ctas, slots)
     alone = max(top.own.values(), default=0.0) + start
