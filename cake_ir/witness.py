@@ -447,16 +447,18 @@ class _Search:
         if "sms" in self.bound.builtins:
             slots[self.bound.builtins["sms"]] = "sms"
         found: list[Witness] = []
-        for var, v in thresholds(self.bound, slots):
+        for var, v in _ends_first(thresholds(self.bound, slots)):
             name = slots[var]
             if len(found) == CORNERS or any((w.sms if name == "sms" else w.shape[name]) == v for w in chosen.values()):
                 continue
             sms, values = (v, self.small) if name == "sms" else (self.cluster, self.small)
             if name != "sms":
                 i = self.names.index(name)
-                values = (*values[:i], v, *values[i + 1 :])
-                values = (
-                    values if self.admits(values, sms) else self.tied(values, [int(j == i) for j in range(len(values))])
+                step = self.granules[i]
+                near = [(*values[:i], n, *values[i + 1 :]) for n in (v, -(-v // step) * step, v // step * step)]
+                values = next(
+                    (n for n in near if self.admits(n, sms)),
+                    self.tied(near[0], [int(j == i) for j in range(len(values))]),
                 )
             if values is None or sms < 1 or not self.admits(values, sms):
                 continue
@@ -565,6 +567,16 @@ class _Search:
             if distance == 0:
                 break
         return best
+
+
+def _ends_first(found: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    """The greatest and the least value of every variable before those between: with the greatest all that is guarded by a
+    chain of constants runs together."""
+    by: dict[Any, list[int]] = {}
+    for var, v in found:
+        by.setdefault(var, []).append(v)
+    ends = [(var, v) for pick in (max, min) for var, values in by.items() for v in [pick(values)]]
+    return list(dict.fromkeys([*ends, *found]))
 
 
 def _counted(op: Op, kind: type) -> int:

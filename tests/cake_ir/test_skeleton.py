@@ -132,3 +132,35 @@ def test_witness_data_satisfy_the_assumptions() -> None:
     found = witnesses(bound(RAGGED))
     assert {w.oracle.pattern for w in found.witnesses} > {"step"}
     assert all(w.oracle.top <= w.shape["T"] for w in found.witnesses)
+
+
+GUARDED = """
+@kernel(target="sm_90a")
+def k(x: In[f32, M, D], y: Out[f32, M, D]):
+    where(D > 0, D <= 512, D % 8 == 0)
+    launch(ctas=M)
+    one = role(thread)
+    team = role(warp)
+    x_s = smem(f32, 1, 64, stages=2)
+    full = mbarrier(stages=2)
+    free = mbarrier(stages=2)
+    with one:
+        for j in unroll(8):
+            if 64 * j < D:
+                wait(free[j - 2])
+                expect(full[j])
+                tma_load(x_s[j], x[cta:, 64 * j:], signal=full[j])
+    with team:
+        for j in unroll(8):
+            if 64 * j < D:
+                wait(full[j])
+                store(y[cta:, 64 * j:], load(x_s[j], vec(2)[1, 64]))
+                fence_async()
+                arrive(free[j])
+"""
+
+
+def test_a_chain_of_guards_is_run_to_its_end() -> None:
+    """Only a width above 448, which is no constant of the text and no multiple of 8 beside one, takes all eight steps."""
+    kernel = bound(GUARDED)
+    assert max(w.shape["D"] for w in witnesses(kernel).witnesses) > 448
