@@ -113,6 +113,8 @@ FAMILY = Family(
     derived={
         "points": Derived((("B", 1), ("N", 1)), "points of all problems"),
         "scores": Derived((("B", 1), ("N", 64), ("C", 64)), "blocks of 64 x 64 scores"),
+        "tiles64": Derived((("B", 1), ("N", 64)), "row tiles of one warpgroup"),
+        "tiles128": Derived((("B", 1), ("N", 128)), "row tiles of two warpgroups"),
         "waves128": Derived((("B", 1), ("N", 128)), "waves of row tiles of two warpgroups", per_sm=True),
         "waves192": Derived((("B", 1), ("N", 192)), "waves of row tiles of three warpgroups", per_sm=True),
     },

@@ -156,10 +156,10 @@ def report(family: Family, campaign: Campaign, journal: Journal, decision: Decis
     """What was proved of the routes of one element type, losses first; plain JSON."""
     rows = [*tuned(decision), *validated(family, campaign, journal, decision, sms)]
     logs = [x for _, x in decision.listing.folds]
-    served = decision.probe_takes.any(axis=1)
+    served = [any(row) for row in decision.probe_takes.tolist()]
     nobody = [s for s, ok in zip(decision.probe_shapes, served, strict=True) if not ok]
     features = [f for f, ok in zip(decision.probe_features, served, strict=True) if ok]
-    hole = validate.unserved(decision.listing, decision.probe_takes[served], features)
+    hole = validate.unserved(decision.listing, decision.probe_takes[np.array(served)], features)
     return {
         "losses": sorted((r for r in rows if math.log(r["loss"]) > decision.seen.noise), key=lambda r: -r["loss"]),
         "sets": validate.losses(rows),
@@ -167,8 +167,8 @@ def report(family: Family, campaign: Campaign, journal: Journal, decision: Decis
         "noise": round(math.exp(decision.seen.noise), 4),
         "least_shapes_of_a_route": decision.listing.least,
         "overlapping": validate.overlapping(decision.listing, decision.seen),
-        "missing": validate.missing(decision.listing, decision.seen, decision.probe_takes[served], features),
-        "probes": {"count": len(served), "served": int(served.sum()), "taken_by_no_kernel": nobody[:8], "hole": hole},
+        "missing": validate.missing(decision.listing, decision.seen, decision.probe_takes[np.array(served)], features),
+        "probes": {"count": len(served), "served": sum(served), "taken_by_no_kernel": nobody[:8], "hole": hole},
         "rows": rows,
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +163,7 @@ def _run_s(journal: Journal) -> float:
 
 def gates(campaign: Campaign, journal: Journal) -> dict[str, Any]:
     """What the gates stopped, by gate and rule, and the GPU time that running it would have taken."""
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     for e in journal.of("shape"):
         if e["phase"] == TUNE:
             for name, c in e["contenders"].items():

@@ -19,9 +19,9 @@ Start = Callable[..., tuple[Path, Path, Played]]
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     """(campaign folder, journal, played GPU) for made-up times."""
 
-    def start(times: Times, **more: float) -> tuple[Path, Path, Played]:
+    def start(times: Times, noise: float = 0.002) -> tuple[Path, Path, Played]:
         directory = tmp_path / "campaign"
-        gpu = Played(small.make(directory), times, **more)
+        gpu = Played(small.make(directory), times, noise)
         monkeypatch.setattr(run, "family", lambda name: small.FAMILY)
         monkeypatch.setattr(bench, "bench", gpu.bench)
         return directory, tmp_path / "journal.jsonl", gpu

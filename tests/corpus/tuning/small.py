@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ def make(directory: Path, **more: Any) -> Campaign:
     return made
 
 
-def _contract() -> Mapping[str, str]:
+def _contract() -> dict[str, str]:
     return {"name": "kmeans_assign", "digest": contracts()["kmeans_assign"].digest}
 
 
