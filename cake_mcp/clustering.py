@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -145,7 +146,9 @@ def _lloyd(lead: Adapter, x: Any, c: Any, max_iter: int, tol: float, where: int,
     seen: list[list[float]] = []
     i = 0
     device_of = gpu(device)
-    with device_of.current(), watch(device_of, batch, AHEAD + 1) as watched:
+    # page-locked memory cannot be had while a graph is captured
+    watching = watch(device_of, batch, AHEAD + 1) if tol >= 0 else nullcontext()
+    with device_of.current(), watching as watched:
         while i < max_iter:
             ASSIGN((x, c, c_sq), (labels,), None, strict)
             shift = moves[i, :batch]
@@ -153,14 +156,14 @@ def _lloyd(lead: Adapter, x: Any, c: Any, max_iter: int, tol: float, where: int,
             UPDATE((x, labels, c, before, limit), (mean, mean_sq, size, shift), None, strict)
             c, c_sq, before = mean, mean_sq, shift
             i += 1
-            if tol < 0:
+            if watched is None:
                 continue
             watched.post(lead.pointer(shift), batch, where)
             if i > AHEAD:
                 seen.append(watched.wait(batch))
                 if max(seen[-1]) <= tol:
                     break
-        while watched.read < watched.posted:
+        while watched is not None and watched.read < watched.posted:
             seen.append(watched.wait(batch))
     # Where all had converged before the last assignment, its labels are already those of the centroids.
     if not (len(seen) > 1 and max(seen[-2]) <= tol):
