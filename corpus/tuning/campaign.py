@@ -34,18 +34,18 @@ class _Model(BaseModel):
 class Settings(_Model):
     """How much is compiled and measured. Times in seconds unless named otherwise.
 
-    ranked: shapes on which seeds are ranked before any is compiled. compiled: most candidates per element type; twins: of
-    those for each element type that takes their routes; per_shape,
-    per_large: most of them at a shape; within: drop those predicted to take longer than so many times the best. rounds:
-    interleaved rounds, all candidates once in each; sample_ms: least length of a sample; gap, gap_large: idle after a round; hang:
-    longest wait for one launch; restart: of a process after a hang. unseen: shapes drawn for validation.
+    ranked: shapes on which seeds are ranked before any is compiled. compiled: most candidates per element type; twins: of those
+    for each element type that takes their routes; per_shape, per_large: most of them at a shape; within: where predictions are
+    there, drop those that take longer than so many times the best. rounds: interleaved rounds, all candidates once in each;
+    sample_ms: least length of a sample; gap, gap_large: idle after a round; hang: longest wait for one launch; restart: of a
+    process after a hang. unseen: shapes drawn for validation.
     """
 
     ranked: int = Field(default=30, ge=1, le=1000)
     compiled: int = Field(default=72, ge=1, le=400)
     twins: int = Field(default=30, ge=0, le=400)
-    per_shape: int = Field(default=40, ge=1, le=100)
-    per_large: int = Field(default=14, ge=1, le=100)
+    per_shape: int = Field(default=80, ge=1, le=400)
+    per_large: int = Field(default=16, ge=1, le=100)
     within: float = Field(default=3.0, gt=1)
     rounds: int = Field(default=8, ge=5, le=100)
     sample_ms: float = Field(default=0.6, ge=0.5, le=100)
@@ -107,7 +107,8 @@ class Rejected(_Model):
 
 
 class Campaign(_Model):
-    """See the module. predictions: microseconds by candidate id, one per shape (None: not taken). seeds: all bindings; legal: those
+    """See the module. predictions: microseconds by candidate id, one per shape (None: not
+    taken, or not asked for: a sample of the shapes is enough to choose what to compile). seeds: all bindings; legal: those
     that bind and pass the static rules; verified: those that prediction chose and the whole verifier accepts."""
 
     format: Literal[1] = FORMAT

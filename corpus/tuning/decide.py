@@ -16,7 +16,7 @@ from corpus.tuning import buckets, validate
 from corpus.tuning.buckets import Listing, NotCovered
 from corpus.tuning.campaign import Campaign
 from corpus.tuning.journal import Journal, shape_key
-from corpus.tuning.observed import Observed, admits, observe, trusted
+from corpus.tuning.observed import Observed, observe, taken_by, trusted
 
 TUNE, VALIDATE, JUDGE = "tune", "validate", "judge"
 """Phases of a journal's shapes: candidates on the tuning shapes, the table's variants on the validation shapes, variants of the
@@ -72,10 +72,9 @@ def decide(family: Family, campaign: Campaign, journal: Journal, dtype: str, sms
     if not names:
         raise _failed("tuning/nothing-measured", f"no candidate of {family.name} for {dtype} was measured and right")
     seen = observe(family, campaign, names, entries, sms)
-    scalars = campaign.contract(dtype).scalar_values()
     shapes = validate.probes(family, campaign.seed)
-    recipes = [campaign.record(n).recipe for n in seen.candidates]
-    takes = np.array([[admits(r, scalars, s, sms) for r in recipes] for s in shapes])
+    taken = taken_by(family, campaign, seen.candidates, sms)
+    takes = np.array([[t(s) for t in taken] for s in shapes])
     may = {m.kernel for m in family.kernels if m.fallback}
     allowed = [c for c, n in enumerate(seen.candidates) if campaign.record(n).kernel in may]
     # what no kernel takes at all is said by the report and no reason for no table
@@ -94,11 +93,10 @@ def to_validate(
     family: Family, campaign: Campaign, decision: Decision, sms: int
 ) -> list[tuple[str, Shape, tuple[str, ...]]]:
     """(set, shape, ids that take it) for the phase `validate`."""
-    scalars = campaign.contract(decision.dtype).scalar_values()
-    recipes = {n: campaign.record(n).recipe for n in decision.named}
+    taken = taken_by(family, campaign, decision.named, sms)
 
     def fitting(shape: Shape) -> tuple[str, ...]:
-        return tuple(n for n, r in recipes.items() if admits(r, scalars, shape, sms))
+        return tuple(n for n, takes in zip(decision.named, taken, strict=True) if takes(shape))
 
     rows = validate.plan(
         family,
@@ -117,14 +115,13 @@ def validated(
 ) -> list[dict[str, Any]]:
     """One row per validation shape that was measured: {"set", "dims", "chosen", "best", "loss", "us"}; loss is served time over best,
     and a time of a boundary within the noise of it counts as it is."""
-    scalars = campaign.contract(decision.dtype).scalar_values()
-    recipes = {n: campaign.record(n).recipe for n in decision.named}
+    taken = dict(zip(decision.named, taken_by(family, campaign, decision.named, sms), strict=True))
     rows = []
     for e in journal.of("shape"):
         if e["phase"] != VALIDATE or e["dtype"] != decision.dtype:
             continue
-        us = {n: c["us"] for n, c in e["contenders"].items() if "us" in c and c["check"] == "passed" and n in recipes}
-        takes = {n: admits(r, scalars, e["dims"], sms) for n, r in recipes.items()}
+        us = {n: c["us"] for n, c in e["contenders"].items() if "us" in c and c["check"] == "passed" and n in taken}
+        takes = {n: t(e["dims"]) for n, t in taken.items()}
         chosen = decision.choose(family, sms, e["dims"], takes)
         if chosen is None or chosen not in us:
             continue

@@ -12,8 +12,8 @@ import numpy as np
 
 from corpus.families import Family, Shape
 from corpus.tuning.campaign import Campaign
-from lowering.recipe import concrete
 from lowering.runtime import stats
+from lowering.sizes import expression
 
 UNMEASURED = 1.25
 """A candidate that was not measured at a shape that it takes was predicted to lose there: it counts as at least so many times the
@@ -47,16 +47,25 @@ class Observed:
         )  # fmt: skip
 
 
-def admits(recipe: Mapping[str, Any], scalars: Mapping[str, float], dims: Mapping[str, int], sms: int) -> bool:
-    """Whether a launch of the recipe exists at a shape."""
-    from cake_ir.diagnostics import CakeError
+class Taken:
+    """Which shapes a recipe takes, for asking many times: what `lowering.recipe.concrete` checks, and whether anything is launched."""
 
-    try:
-        return bool(concrete(recipe, dims, scalars, sms).steps)
-    except CakeError as exc:
-        if exc.diagnostic.rule != "lowering/shape-not-admitted":
-            raise
-        return False
+    def __init__(self, recipe: Mapping[str, Any], dims: Sequence[str], scalars: Mapping[str, float], sms: int) -> None:
+        names = [*dims, *scalars, "sms"]
+        grids = [step["manifest"]["grid"] for step in recipe["launches"] if "manifest" in step]
+        self._conditions = [expression(text, names) for text, _ in recipe["admits"]]
+        self._grids = [expression(text, names) for text in grids]
+        self._more = {**scalars, "sms": sms}
+
+    def __call__(self, dims: Mapping[str, int]) -> bool:
+        env = {**dims, **self._more}
+        return all(holds(env) for holds in self._conditions) and any(grid(env) > 0 for grid in self._grids)
+
+
+def taken_by(family: Family, campaign: Campaign, names: Sequence[str], sms: int) -> list[Taken]:
+    """`Taken` of candidates by id."""
+    records = [campaign.record(n) for n in names]
+    return [Taken(r.recipe, family.dims, campaign.contract(r.dtype).scalar_values(), sms) for r in records]
 
 
 def trusted(entries: Sequence[Mapping[str, Any]], lost: frozenset[str] | set[str]) -> set[str]:
@@ -95,11 +104,9 @@ def observe(
             us[s, c] = e["contenders"].get(name, {}).get("us", np.nan)
     measured = ~np.isnan(us)
     taken = measured.copy()
-    for c, name in enumerate(names):
-        record = campaign.record(name)
-        scalars = campaign.contract(record.dtype).scalar_values()
+    for c, takes in enumerate(taken_by(family, campaign, list(names), sms)):
         for s, e in enumerate(entries):
-            taken[s, c] = taken[s, c] or admits(record.recipe, scalars, e["dims"], sms)
+            taken[s, c] = taken[s, c] or takes(e["dims"])
     _fill(campaign, list(names), entries, us, taken)
     shapes = tuple(dict(e["dims"]) for e in entries)
     keep = [s for s in range(len(shapes)) if measured[s].any()]

@@ -61,20 +61,13 @@ def prepare(
     sample = ranked_on([name in family.large for name, _ in shapes], settings.ranked)
     rough = rank.predict_all(found.candidates, [dims[i] for i in sample], progress)
     chosen = rank.shortlist(found.candidates, rough, len(sample), settings.compiled, settings.within)
-    predicted: dict[str, dict[int, float]] = {}
-
-    def predict_rest(accepted: Sequence[Candidate]) -> None:
-        known = {c.id: {sample[k]: us for k, us in rough[c.id].items()} for c in accepted}
-        rest = [i for i in range(len(dims)) if i not in sample]
-        fresh = rank.predict_all(accepted, [dims[i] for i in rest], progress)
-        predicted.update({n: {**old, **{rest[k]: us for k, us in fresh[n].items()}} for n, old in known.items()})
-
-    verified, compiled, stopped = verify_and_compile(chosen, cache_dir, progress, predict_rest)
+    verified, compiled, stopped = verify_and_compile(chosen, cache_dir, progress)
     if not compiled:
         raise CakeError(error("tuning/no-candidate", "data", f"no seed of {family.name} passes the gates for {target}",
                               contract="A family has a member that verifies and compiles."))  # fmt: skip
-    wanted = most_asked(compiled, predicted, len(dims), settings.twins)
-    twins, unlike = _twins(family, wanted, target, cache_dir, progress)
+    predicted = {c.id: {sample[k]: us for k, us in rough[c.id].items()} for c in compiled}
+    asked = most_asked(compiled, predicted, sample)
+    twins, unlike = _twins(family, asked[: settings.twins], target, cache_dir, progress)
     scale = len(dims) / len(sample)
     rejected = [
         _rejected(r, [dims[i] for i in sample], scale, family, settings) for r in (*found.rejections, *stopped, *unlike)
@@ -83,7 +76,11 @@ def prepare(
     for dtype in family.tuned_dtypes:
         own = [c for c in compiled if c.seed.dtype == dtype]
         most = [_most(family, name, settings) for name, _ in shapes]
-        order[dtype] = [tuple(rank.to_measure(own, predicted, i, n, settings.within)) for i, n in enumerate(most)]
+        ids = [c.id for c in asked if c.seed.dtype == dtype]
+        order[dtype] = [
+            tuple(rank.to_measure(own, predicted, i, n, settings.within) if i in sample else ids[:n])
+            for i, n in enumerate(most)
+        ]
     made = Campaign(
         family=family.name, target=target, date=date, commit=commit, command=command, compiler=_compiler(compiled), seed=seed,
         settings=settings, contracts={d: {"name": n, "digest": contracts()[n].digest} for d, n in family.contracts.items()},
@@ -120,17 +117,17 @@ def ranked_on(large: Sequence[bool], most: int) -> list[int]:
 
 
 def most_asked(
-    compiled: Sequence[Candidate], predicted: Mapping[str, Mapping[int, float]], shapes: int, most: int
+    compiled: Sequence[Candidate], predicted: Mapping[str, Mapping[int, float]], sample: Sequence[int]
 ) -> list[Candidate]:
-    """Candidates in the order in which predictions ask for them: by the sum over shapes of 1 / rank."""
+    """Candidates in the order in which predictions ask for them: by the sum over the sampled shapes of 1 / rank."""
     votes = dict.fromkeys((c.id for c in compiled), 0.0)
-    for shape in range(shapes):
+    for shape in sample:
         fitting = sorted(
             (c.id for c in compiled if shape in predicted[c.id]), key=lambda n, s=shape: (predicted[n][s], n)
         )
         for i, name in enumerate(fitting):
             votes[name] += 1 / (i + 1)
-    return sorted(compiled, key=lambda c: (-votes[c.id], c.id))[:most]
+    return sorted(compiled, key=lambda c: (-votes[c.id], c.id))
 
 
 def _twins(
