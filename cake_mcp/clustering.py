@@ -7,6 +7,7 @@ know when to stop, so that it never waits for what it has just enqueued.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import random
 from contextlib import nullcontext
@@ -90,7 +91,8 @@ def kmeans(
             _bad(f"max_iter is {max_iter!r}; pass a whole number that is not negative")
         if not isinstance(tol, (int, float)) or math.isnan(tol):
             _bad(f"tol is {tol!r}; pass a distance")
-        done = _lloyd(lead, points, c, max_iter, float(tol), where, device, strict)
+        # host and device compare the same f32 numbers
+        done = _lloyd(lead, points, c, max_iter, ctypes.c_float(tol).value, where, device, strict)
     if width != features:
         done = KMeans(lead.copied(done.centroids[..., :features]), done.labels, done.inertia, done.n_iter, done.shift)
     if x.ndim == 3:

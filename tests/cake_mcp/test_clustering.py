@@ -138,6 +138,13 @@ def test_a_negative_tolerance_never_waits(cu: CopyingCuda, cupy: Any) -> None:
     assert none.n_iter == 0 and np.array_equal(np.asarray(none.centroids), c[0])
 
 
+def test_host_and_device_agree_on_a_tolerance_that_f32_rounds_up(cu: CopyingCuda, cupy: Any) -> None:
+    x = np.zeros((4, 8), BF16)
+    x[:, 0] = 0.30078125
+    got = kmeans(cupy.array(x), init=cupy.array(np.zeros((1, 8), BF16)), max_iter=9, tol=0.30078125 - 1e-9)
+    assert float(got.shift) == 0.30078125 and got.n_iter == 1
+
+
 def test_random_starts_follow_the_seed_and_are_points(cu: CopyingCuda, cupy: Any) -> None:
     x = cupy.array(blobs(b=2)[0])
     first, again, other = (kmeans(x, 4, seed=s, max_iter=0).centroids for s in (7, 7, 8))
