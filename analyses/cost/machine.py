@@ -37,7 +37,7 @@ class Machine:
     per second of the device; `port` (what copies of lines that others read too bring into an SM) and `smem` in bytes per clock and SM;
     `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM by
     form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
-    keeps others away; `free`, `price`: how issue slots slow products of other warpgroups down (see `_interference`). `cluster_sms`: on
+    keeps others away; `interference`: how issue slots slow the products of other warpgroups down (see `law`). `cluster_sms`: on
     how many SMs clusters of so many CTAs run. `calibrated` and `source` say where all this comes from.
     """
 
@@ -59,8 +59,7 @@ class Machine:
     mma_sync: float
     flop: Mapping[int, float]
     alu_slots: float = 1.0
-    free: float = 1.0
-    price: float = 0.0
+    interference: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     cluster_sms: Mapping[int, int] = field(default_factory=dict)
     calibrated: bool = False
     source: str = ""
@@ -74,6 +73,12 @@ class Machine:
         """SMs on which clusters of that size run: those of a GPC that is no multiple of it are left over."""
         known = [n for size, n in self.cluster_sms.items() if size >= cluster > 1]
         return max(known) if known else self.sms // cluster * cluster
+
+    def law(self, groups: int) -> tuple[float, float]:
+        """(free, price) with so many warpgroups that take turns at the tensor cores: issue slots beyond `free` a clock of the product cost
+        `price` clocks each. More of them hide more."""
+        known = [n for n in self.interference if n <= groups]
+        return self.interference[max(known)] if known else (0.0, 0.0)
 
     def product_clk(self, rows: int, n: int, k: int, bits: int, registers: bool) -> float:
         """Clocks of the tensor cores of an SM for one product rows x n x k of a warpgroup."""
@@ -132,7 +137,6 @@ def _measured(target: Target, c: Calibration) -> Machine:
     }
     sheet, peaks = _sheet(target), _peaks(target)
     slots = _alu_slots(v("issue.fma_and_minmax.warps8"))
-    free, price = _interference(c, slots)
     clock, tensor = v("clock.under.memory") * 1e6, v("clock.under.products") * 1e6
     copy, read = max(c.family("hbm.copy.").values()), max(c.family("hbm.read.").values())
     alone = 2.0 * 64 * 128 * 64 / v("tensor.wgmma.bf16.rs.n128.alone") - 2.0 * 64 * 128 * 64 / v(
@@ -151,7 +155,7 @@ def _measured(target: Target, c: Calibration) -> Machine:
             "cta_start": v("launch.per_cta") * c.sms * clock * 1e-6, "launch_us": v("launch.graph.all_sms"),
             "dependent_us": v("launch.dependent.all_sms"),
         },
-        alu_slots=slots, free=free, price=price,
+        alu_slots=slots, interference=_interference(c, slots),
         cluster_sms={int(n): int(sms) for n, sms in c.family("cluster.sms.ctas").items()}, calibrated=True, source=c.source,
     )  # fmt: skip
 
@@ -162,16 +166,20 @@ def _alu_slots(mixed: float) -> float:
     return max(1.0, 2 * 32.0 * SCHEDULERS / mixed - 1.0)
 
 
-def _interference(c: Calibration, alu_slots: float) -> tuple[float, float]:
-    """(free, price) of the law  product = alone x (1 + price x (slots / alone - free)): the straight line of least squares through the
-    `behind` rates of two and three warpgroups; x: issue slots of a scheduler per clock of the product alone, y: what it takes longer."""
-    points = []
+def _interference(c: Calibration, alu_slots: float) -> dict[int, tuple[float, float]]:
+    """By warpgroups, (free, price) of the law  product = alone x (1 + price x (slots / alone - free)): the straight line of least squares
+    through the `behind` rates; x: issue slots of a scheduler per clock of the product alone, y: what it takes longer."""
+    points: dict[int, list[tuple[float, float]]] = {}
     for name, clocks in c.family("behind.").items():
-        found = re.fullmatch(r"n(\d+)\.groups([2-9])\.fma(\d+)\.alu(\d+)", name)
+        found = re.fullmatch(r"n(\d+)\.groups(\d+)\.fma(\d+)\.alu(\d+)", name)
         if found:
-            n, _, fma, alu = (int(g) for g in found.groups())
+            n, groups, fma, alu = (int(g) for g in found.groups())
             alone = 2.0 * 64 * n * 128 / c.value("tensor.wgmma.bf16.rs.n128")
-            points.append((n / 2 * (fma + alu_slots * (alu + 1)) / alone, clocks / alone - 1))
-    x, y = (statistics.fmean(column) for column in zip(*points, strict=True))
-    price = sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, b in points)
-    return x - y / price, price
+            points.setdefault(groups, []).append((n / 2 * (fma + alu_slots * (alu + 1)) / alone, clocks / alone - 1))
+    out = {}
+    for groups, seen in points.items():
+        if groups > 1:  # of one, the own steps are serial anyway
+            x, y = (statistics.fmean(column) for column in zip(*seen, strict=True))
+            price = sum((a - x) * (b - y) for a, b in seen) / sum((a - x) ** 2 for a, b in seen)
+            out[groups] = (x - y / price, price)
+    return out

@@ -102,6 +102,7 @@ class Schedule:
         self._works: dict[tuple[int, int], Work] = {}
         self._meets = {id(s): holds_roles(s.body) for s in B.walk(bound.body) if isinstance(s, B.For)}
         self._rings = self._find_rings()
+        self._law = machine.law(resident * self._groups())
         self._factor = 1.0
         self._level = Level()
         self.top = self._run_level(bound.body)
@@ -157,12 +158,13 @@ class Schedule:
         return max(0.0, alone - level.cover.get(critical, 0.0), together - level.cover.get(critical, 0.0))
 
     def asked(self, work: Work) -> tuple[float, str]:
-        """Clocks of the most wanted resource of the SM, and its name. Instructions slow the products of other warpgroups down: beyond
-        `free` issue slots a tensor clock each costs `price` tensor clocks (`analyses.cost.machine`)."""
+        """Clocks of the most wanted resource of the SM, and its name. Instructions slow the products of other warpgroups down
+        (`Machine.law`)."""
         m = self.m
         asks = {r: work.get(r, 0.0) for r in SHARED}
         if asks["tensor"] > 0:
-            asks["tensor"] += m.price * max(0.0, asks["issue"] - m.free * asks["tensor"])
+            free, price = self._law
+            asks["tensor"] += price * max(0.0, asks["issue"] - free * asks["tensor"])
         asks["l2"] = work.get("l2", 0.0) / (m.l2 / (m.sms * m.clock_hz))
         asks["port"] = work.get("port", 0.0) / m.port
         which = max(asks, key=lambda r: asks[r])
@@ -347,6 +349,11 @@ class Schedule:
             c.t = c.flush() + latency["fence"]
         elif name == "bulk_wait":
             c.t = c.flush() + latency["tma"]
+
+    def _groups(self) -> int:
+        """Warpgroups of a CTA that multiply."""
+        multiply = {s.role for s in B.walk(self.bound.body) if isinstance(s, B.Op) and s.name == "wgmma"}
+        return sum(r.count for r in self.bound.roles if r.name in multiply)
 
     def _find_rings(self) -> dict[int, tuple[int, float]]:
         """Barriers that bulk copies signal: (stages, clocks of a copy and of handing its slot over twice)."""

@@ -295,7 +295,7 @@ BEHIND = PRODUCT.replace("low = low * 0.5 + 1.0", "low = max(low * 0.5 + 1.0, 2.
 
 @pytest.mark.parametrize(("price", "free"), [(0.0, 0.0), (1.0, 0.0), (0.5, 0.1)])
 def test_instructions_slow_the_products_of_others_down(price: float, free: float) -> None:
-    m = Machine(**{**MACHINE.__dict__, "price": price, "free": free})
+    m = Machine(**{**MACHINE.__dict__, "interference": {2: (0.0, 9.0), 3: (free, price)}})
     alone = 3 * TENSOR  # three warpgroups
     slots = 3 * (64 + 4 + 2 * 6) * OVERHEAD  # multiply-adds, wgmma instructions, commit and wait
     assert slope(PRODUCT, 100, 1100, m, WG=3) == pytest.approx(alone + price * (slots - free * alone), rel=1e-6)
