@@ -41,7 +41,11 @@ HELDOUT = (
 )  # fmt: skip
 
 
-SPLIT = {"BC": (128,), "AREG": (True,), "PDL": (True,)}
+FEW = {"DP": (512,), "WG": (1,), "AREG": (False,), "ANY": (True,), "PDL": (True,)}
+"""Few points: latency and loads decide. The chunk loop follows D, so one variant serves every width."""
+MANY = {"WG": (2,), "BC": (128,), "AREG": (True,), "TURN": (True,), "PDL": (True,)}
+"""Many points: the tensor cores decide. Exactly the columns of D are multiplied; the ring is as deep as the points leave room for."""
+NARROW = {"DP": (48, 112, 128), "BC": (128,), "STAGES": (10,), "AREG": (True,), "PDL": (True,)}
 
 
 def _shapes(rows: tuple[tuple[int, int, int, int], ...]) -> tuple[Shape, ...]:
@@ -60,52 +64,35 @@ FAMILY = Family(
             fallback=True,
         ),
         Member("kmeans_packed", {"DP": (256,), "WG": (2, 3), "BC": (64, 128), "STAGES": (2, 4)}, fallback=True),
-        Member("kmeans_assign", {"DP": (128, 256), "WG": (2,), "STAGES": (2,)}, fallback=True),
-        # few points: the centroids divided over a cluster and two warpgroups with the same points
+        Member("kmeans_assign", {"DP": (256,), "WG": (2,), "STAGES": (2,)}, fallback=True),
+        Member("kmeans_split", {**FEW, "G": (2,), "S": (1, 2, 4, 8), "BC": (128,), "STAGES": (8,)}, fallback=True),
+        Member("kmeans_split", {**FEW, "G": (1,), "S": (2, 4, 8), "BC": (64,), "STAGES": (16,)}, fallback=True),
         Member(
             "kmeans_split",
-            {
-                "DP": (48, 112, 176, 256, 288, 352, 480),
-                "WG": (1,),
-                "G": (2,),
-                "S": (1, 2, 4, 8),
-                "STAGES": (8,),
-                **SPLIT,
-            },
-            fallback=True,
-        ),
-        # many points: two warpgroups with points of their own, in turns; the ring is as deep as the points leave room for
-        Member(
-            "kmeans_split",
-            {
-                "DP": (112, 128, 144, 176, 224, 256),
-                "WG": (2,),
-                "S": (1, 2),
-                "STAGES": (9,),
-                "TURN": (False, True),
-                **SPLIT,
-            },
+            {**FEW, "DP": (256,), "G": (2,), "S": (1, 2, 4), "BC": (128,), "STAGES": (10,)},
             fallback=True,
         ),
         Member(
             "kmeans_split",
-            {"DP": (288, 352), "WG": (2,), "S": (1, 2), "STAGES": (7,), "TURN": (False, True), **SPLIT},
+            {**FEW, "WG": (2,), "BC": (128,), "STAGES": (5,), "TURN": (True,), "AHEAD": (4,)},
             fallback=True,
         ),
+        Member("kmeans_split", {**MANY, "DP": (144, 176, 224, 256), "S": (1, 2), "STAGES": (9,)}, fallback=True),
+        Member("kmeans_split", {**MANY, "DP": (288,), "STAGES": (8,)}, fallback=True),
+        Member("kmeans_split", {**MANY, "DP": (352,), "STAGES": (7,)}, fallback=True),
+        Member("kmeans_split", {**MANY, "DP": (416,), "STAGES": (6,), "AHEAD": (4,)}, fallback=True),
+        Member("kmeans_split", {**MANY, "DP": (480,), "STAGES": (5,), "AHEAD": (4,)}, fallback=True),
+        Member("kmeans_split", {**MANY, "DP": (480,), "STAGES": (5,), "TURN": (False,)}, fallback=True),
         Member(
             "kmeans_split",
-            {"DP": (416, 480), "WG": (2,), "S": (1, 2), "STAGES": (5,), "TURN": (False, True), **SPLIT},
+            {**MANY, "DP": (224, 256), "WG": (3,), "S": (1, 2), "STAGES": (7,), "TURN": (False, True)},
             fallback=True,
         ),
         Member(
-            "kmeans_split", {"DP": (256,), "WG": (3,), "STAGES": (7,), "TURN": (False, True), **SPLIT}, fallback=True
+            "kmeans_split", {**MANY, "DP": (192, 256), "BC": (256,), "AREG": (False,), "STAGES": (4,)}, fallback=True
         ),
-        # hardly any points
-        Member(
-            "kmeans_split",
-            {"DP": (48, 256, 480), "WG": (1,), "S": (2, 4), "STAGES": (16,), **SPLIT, "BC": (64,)},
-            fallback=True,
-        ),
+        Member("kmeans_split", {**NARROW, "WG": (2, 3), "S": (1, 2), "TURN": (True,)}, fallback=True),
+        Member("kmeans_split", {**NARROW, "WG": (1,), "G": (2,), "S": (1, 2, 4)}, fallback=True),
     ),
     dims=("B", "N", "C", "D"),
     ranges={"B": (1, 32), "N": (128, 1 << 20), "C": (100, 8192), "D": (16, 480)},

@@ -42,10 +42,10 @@ class Settings(_Model):
     """
 
     ranked: int = Field(default=30, ge=1, le=1000)
-    compiled: int = Field(default=72, ge=1, le=400)
-    twins: int = Field(default=30, ge=0, le=400)
+    compiled: int = Field(default=90, ge=1, le=400)
+    twins: int = Field(default=48, ge=0, le=400)
     per_shape: int = Field(default=80, ge=1, le=400)
-    per_large: int = Field(default=16, ge=1, le=100)
+    per_large: int = Field(default=24, ge=1, le=100)
     within: float = Field(default=3.0, gt=1)
     rounds: int = Field(default=8, ge=5, le=100)
     sample_ms: float = Field(default=0.6, ge=0.5, le=100)
