@@ -1,14 +1,22 @@
-"""k-means assignment whose centroids are divided: over the CTAs of a cluster (S), over warpgroups with the same points (G), and in chunks of 64 columns."""
+"""k-means assignment whose centroids are divided: over the CTAs of a cluster (S), over warpgroups with the same points (G) and in chunks of 64 features.
+
+A score starts as -|c|^2 / 2 in the accumulator, so that the product x.c leaves what is compared; the column of a tile takes its five low mantissa
+bits and one maximum carries both. Sums of a cluster are sent to its first CTA, which merges them, equal scores by the least index. Points are
+A fragments (AREG) or stay in shared memory. All DP features are multiplied, or as many chunks as D has (ANY: one cubin for every D). With TURN
+warpgroups start their products in turns, each AHEAD chunks after the one before it; the ring must hold those chunks.
+"""
 
 
 @kernel(target="sm_90a")
 def kmeans_split(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], label: Out[i32, B, N], *,
                  DT: (bf16, f16) = bf16, DP: range(16, 513) = 256, WG: (1, 2, 3) = 3, G: (1, 2) = 1,
                  S: range(1, 17) = 1, BC: (64, 128, 256) = 128, STAGES: range(1, 17) = 7, AREG: (False, True) = True,
-                 TURN: (False, True) = False, PDL: (False, True) = False):
-    where(C > 0, D <= DP, D % 8 == 0, DP % 16 == 0, WG * G <= 3, STAGES % G == 0)
-    BN = 64 * WG
+                 TURN: (False, True) = False, AHEAD: range(1, 9) = 8, ANY: (False, True) = False,
+                 PDL: (False, True) = False):
     CH = ceil_div(DP, 64)
+    where(C > 0, D > 0, D <= DP, D % 8 == 0, DP % 16 == 0, WG * G <= 3, select(TURN, WG * G, 2) >= 2, STAGES % G == 0,
+          select(TURN, min(AHEAD, CH), 0) <= STAGES // G)
+    BN = 64 * WG
     P = S * G
     F = max(1, 512 // (G * BC))
     tiles = tile_space(B, ceil_div(N, BN))
@@ -38,6 +46,8 @@ def kmeans_split(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], la
         griddep_launch()
         griddep_wait()
     turns = ceil_div(C, BC * P)
+    chunks = select(ANY, ceil_div(D, 64), CH)
+    copied = select(AREG, CH, chunks)
     blocks = ceil_div(turns, F)
     first = cluster_rank * turns
     t = 0
@@ -50,9 +60,9 @@ def kmeans_split(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], la
         row = tile * BN
         with points_in:
             wait(x_free[t - 1])
-            for j in range(CH):
-                expect(x_full[t * CH + j])
-                tma_load(x_s[t].cols(64 * j, 64), x[b, row:, 64 * j:], signal=x_full[t * CH + j])
+            for j in range(copied):
+                expect(x_full[t * copied + j])
+                tma_load(x_s[t].cols(64 * j, 64), x[b, row:, 64 * j:], signal=x_full[t * copied + j])
         with loader:
             for i in range(blocks):
                 q = t * blocks + i
@@ -67,14 +77,14 @@ def kmeans_split(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], la
             g = wg % G
             points = fragment(DT, wgmma_a[64, DP])
             if AREG:
-                for j in unroll(CH):
-                    wait(x_full[t * CH + j])
+                for j in range(CH):
+                    wait(x_full[t * copied + j])
                 points = ldmatrix(x_s[t].rows(mine, 64).cols(0, DP), wgmma_a[64, DP])
         for k in range(turns):
             with producer:
-                for j in range(CH):
+                for j in range(chunks):
                     for h in range(G):
-                        n = (m * CH + j) * G + h
+                        n = (m * chunks + j) * G + h
                         wait(free[n - STAGES])
                         expect(full[n])
                         tma_load(c_s[n], c[b, ((first + k) * G + h) * BC:, 64 * j:], signal=full[n])
@@ -87,25 +97,29 @@ def kmeans_split(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], la
                 if k % F == F - 1 or k == turns - 1:
                     arrive(bias_free[q])
                 for j in unroll(CH):
-                    W = min(64, DP - 64 * j)
-                    n = (m * CH + j) * G + g
-                    wait(full[n])
-                    if TURN and j == 0:
-                        sync(turn[wg])
-                    if AREG:
-                        wgmma(acc, points.cols(64 * j, W), c_s[n].cols(0, W))
-                    else:
-                        if k == 0:
-                            wait(x_full[t * CH + j])
-                        wgmma(acc, x_s[t].rows(mine, 64).cols(64 * j, W), c_s[n].cols(0, W))
-                    wgmma_commit()
-                    if TURN and j == CH - 1:
+                    if not ANY or 64 * j < D:
+                        W = min(64, DP - 64 * j)
+                        n = (m * chunks + j) * G + g
+                        wait(full[n])
+                        if TURN and j == 0:
+                            sync(turn[wg])
+                        if AREG:
+                            wgmma(acc, points.cols(64 * j, W), c_s[n].cols(0, W))
+                        else:
+                            if k == 0:
+                                wait(x_full[t * copied + j])
+                            wgmma(acc, x_s[t].rows(mine, 64).cols(64 * j, W), c_s[n].cols(0, W))
+                        wgmma_commit()
+                        if TURN and j == min(AHEAD, CH) - 1:
+                            arrive(turn[(wg + 1) % (WG * G)])
+                        if j > 0:
+                            wgmma_wait(1)
+                            arrive(free[n - G])
+                if TURN and ANY:
+                    if chunks < min(AHEAD, CH):
                         arrive(turn[(wg + 1) % (WG * G)])
-                    if j > 0:
-                        wgmma_wait(1)
-                        arrive(free[n - G])
                 wgmma_wait(0)
-                arrive(free[(m * CH + CH - 1) * G + g])
+                arrive(free[(m * chunks + chunks - 1) * G + g])
                 if AREG:
                     if k == 0:
                         fence_async()

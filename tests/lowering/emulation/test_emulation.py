@@ -38,7 +38,8 @@ def test_gemm(name, bindings, shape, sms, tmp_path):
 KMEANS = [
     ("kmeans_assign", {}), ("kmeans_packed", {}), ("kmeans_assign", {"WG": 2, "STAGES": 2, "DP": 64}),
     ("kmeans_split", {"DP": 80, "STAGES": 2}),
-    ("kmeans_split", {"DP": 64, "BC": 64, "WG": 1, "G": 2, "S": 2, "STAGES": 4, "AREG": False}),
+    ("kmeans_split", {"DP": 128, "BC": 64, "WG": 1, "G": 2, "S": 2, "STAGES": 4, "AREG": False, "ANY": True}),
+    ("kmeans_split", {"DP": 128, "BC": 64, "WG": 2, "STAGES": 2, "TURN": True, "AHEAD": 1}),
     ("kmeans_bias", {}), ("kmeans_bias", {"DP": 80, "WG": 2, "XS": 2, "STAGES": 3, "TURN": False}),
 ]  # fmt: skip
 
