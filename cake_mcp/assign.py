@@ -65,4 +65,4 @@ def kmeans_assign(
         CakeError: `dispatch/...`, `lowering/...`; the message says what to do.
     """
     done = ASSIGN.quick((x, c, c_sq, out), stream)  # one Python call less where it applies
-    return done[0] if done is not None else ASSIGN((x, c, c_sq), (out,), stream, strict)[0]
+    return done[0] if done is not None else ASSIGN.serve((x, c, c_sq), (out,), stream, strict)[0]

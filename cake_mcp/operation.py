@@ -37,6 +37,17 @@ def _no_quick(arrays: tuple[Any, ...], stream: Any) -> None:
     """For a combination without a quick way."""
 
 
+def _mark(inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    """What most likely tells known combinations of tensors apart, read in a moment; the quick way itself compares everything."""
+    try:
+        mark = (inputs[0].shape, inputs[0].dtype, getattr(inputs[1], "shape", None) if len(inputs) > 1 else None, inputs[-1] is None,
+                outputs[-1] is None)  # fmt: skip
+        hash(mark)
+    except (AttributeError, TypeError):
+        return None
+    return mark
+
+
 class Spec:
     """An array of an operation. dims: names of its extents. dtype: None for the operation's own, which callers choose by what they
     pass. transposed: the caller's array is the transposed view of this one."""
@@ -92,6 +103,7 @@ class Operation:
         self._known: dict[Any, Ready] = {}
         self.quick: Quick = _no_quick
         """The way of the combination that was served last: (inputs and outputs, stream) -> outputs, or None where it does not apply."""
+        self._others: dict[Any, Quick] = {}
         self._lock = Lock()
 
     def __call__(
@@ -109,9 +121,19 @@ class Operation:
         Raises:
             CakeError: `dispatch/...`, each saying what to do; `lowering/...` of the driver.
         """
-        if dims is None:
-            done = self.quick(inputs + outputs, stream)
-            if done is not None:
+        done = self.quick(inputs + outputs, stream) if dims is None else None
+        return done if done is not None else self.serve(inputs, outputs, stream, strict, dims)
+
+    def serve(
+        self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], stream: Any = None, strict: bool = False,
+        dims: Mapping[str, int] | None = None,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """As a call, where the way of the combination that was served last does not apply."""
+        if self._others and dims is None:
+            other = self._others.get(_mark(inputs, outputs))
+            done = None if other is None else other(inputs + outputs, stream)
+            if other is not None and done is not None:
+                self.quick = other
                 return done
         explicit = None if stream is None else stream_number(stream)
         first = inputs[0]
@@ -182,8 +204,16 @@ class Operation:
             for array in fresh:
                 lead.hold(array, explicit, device)
         elif dims is None:
-            self.quick = ready.quick(inputs + outputs, device) or _no_quick
+            self._remember(ready.quick(inputs + outputs, device), inputs, outputs)
         return tuple(results)
+
+    def _remember(self, quick: Quick | None, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        self.quick = quick or _no_quick
+        if quick is not None:
+            with self._lock:
+                if len(self._others) >= COMBINATIONS_KEPT:
+                    self._others.clear()
+                self._others[_mark(inputs, outputs)] = quick
 
     def _new(self, known: Any, lead: Adapter, inputs: Any, outputs: Any, keys: list[Any], dims: Any) -> Ready:
         from cake_mcp.binding import bind

@@ -41,4 +41,4 @@ def gemm(a: Any, b: Any, *, out: Any = None, stream: Any = None, strict: bool = 
         CakeError: `dispatch/...`, `lowering/...`; the message says what to do.
     """
     done = GEMM.quick((a, b, out), stream)  # one Python call less where it applies
-    return done[0] if done is not None else GEMM((a, b), (out,), stream, strict)[0]
+    return done[0] if done is not None else GEMM.serve((a, b), (out,), stream, strict)[0]

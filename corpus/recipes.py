@@ -64,9 +64,18 @@ def untuned(
 
 
 def refreshed(table: Table) -> Table:
-    """The table with the recipes and cubin keys of this version's compiler: routes and their evidence stay."""
+    """The table with the recipes and cubin keys of this version's compiler: routes and their evidence stay.
+
+    `validation["text_changed"]` lists variants whose kernel has another text than the one that was measured: their routes are
+    obeyed, and want to be tuned anew.
+    """
     new = {v.id: make_variant(v.id, v.kernel, v.bindings, v.dtype, table.target) for v in table.variants.values()}
-    out = replace(table, variants=new)
+    validation = dict(table.validation)
+    changed = {i for i, v in new.items() if v.content_id != table.variants[i].content_id}
+    changed |= set(validation.get("text_changed", ()))
+    if changed and not validation.get("untuned"):
+        validation["text_changed"] = sorted(changed)
+    out = replace(table, variants=new, validation=validation)
     out.check()
     return out
 

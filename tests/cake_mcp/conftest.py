@@ -57,6 +57,7 @@ def cu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCuda:
     for op in (ASSIGN, GEMM):
         monkeypatch.setattr(op, "_known", {})
         monkeypatch.setattr(op, "quick", operation._no_quick)
+        monkeypatch.setattr(op, "_others", {})
     yield cu
     compiled.table.cache_clear()
 

@@ -43,6 +43,7 @@ def test_updates_are_the_means(shape: tuple[int, int, int, int]) -> None:
 def test_every_problem_settles_on_its_own_clusters() -> None:
     x, c = blobs(3, 4000, 20, 64)
     found = kmeans(x, init=c, tol=0.0)
+    assert isinstance(found.n_iter, tuple)
     assert max(found.n_iter) < 100 and (found.shift == 0).all()
     distance = torch.cdist(x.double(), found.centroids.double())
     mine = distance.gather(2, found.labels.long()[..., None])[..., 0]

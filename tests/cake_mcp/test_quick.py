@@ -50,6 +50,32 @@ def test_the_same_combination_is_only_compared_and_launched(cu: FakeCuda, torch:
     assert not general and len(torch.made) == 4
 
 
+def test_combinations_in_turn_each_have_their_quick_way(cu: FakeCuda, torch: Any, general: list[int]) -> None:
+    """Layers of a model: products of several shapes, one after the other."""
+    layers = [
+        (torch.Tensor((300, k)), torch.Tensor((n, k)).T) for n, k in [(512, 128), (1024, 128), (512, 256), (8, 64)]
+    ]
+    out = torch.Tensor((300, 8))
+    for turn in range(3):
+        general.clear()
+        for a, b in layers:
+            d = gemm(a, b)
+            assert d.shape == (300, b.shape[1]) and cu.maps[cu.launches[-1].u64(1)]["pointer"] == b.data_ptr()
+            assert cu.maps[cu.launches[-1].u64(2)]["pointer"] == d.data_ptr()
+        assert gemm(*layers[-1], out=out) is out and cu.maps[cu.launches[-1].u64(2)]["pointer"] == out.data_ptr()
+        assert bool(general) is (turn == 0)
+
+
+def test_a_mark_that_two_combinations_share_is_no_mistake(cu: FakeCuda, torch: Any, general: list[int]) -> None:
+    x, c, sq = arrays(torch)
+    other = torch.Tensor((2, 100), torch.float32, strides=(1, 2))
+    for _ in range(2):
+        kmeans_assign(x, c, c_sq=sq)
+        with structlog.testing.capture_logs():
+            kmeans_assign(x, c, c_sq=other)
+        assert cu.launches[-1].u64(0) not in (other.data_ptr(), sq.data_ptr())  # a copy
+
+
 def test_scratch_memory_and_outputs_are_as_on_the_general_way(cu: FakeCuda, torch: Any, general: list[int]) -> None:
     x, c, _ = arrays(torch)
     out = torch.Tensor((2, 500), torch.int32)

@@ -36,7 +36,9 @@ def test_what_the_compiler_no_longer_makes_is_stale_until_it_is_refreshed(table:
     name = next(iter(table.variants))
     old = replace(table.variants[name], recipe={**table.variants[name].recipe, "launches": [{"cubin_key": "0" * 64}]})
     stale = replace(table, variants={**table.variants, name: old})
-    with pytest.raises(CakeError, match=r"made with another version of Cake or of row_norms.*recipes refresh") as caught:
+    with pytest.raises(
+        CakeError, match=r"made with another version of Cake or of row_norms.*recipes refresh"
+    ) as caught:
         compile_variant(old, "sm_90a", tmp_path)
     assert caught.value.diagnostic.rule == "dispatch/stale-table"
     assert refreshed(stale) == table
@@ -63,10 +65,27 @@ def test_only_what_the_cache_lacks_is_compiled(table: Table, tmp_path: Path, mon
     assert body is not None and base64.b64decode(body["cubin"]) == b"cubin"
 
 
-@pytest.mark.parametrize("family", UNTUNED)
-def test_tables_that_are_not_tuned_are_those_of_this_compiler(family: str) -> None:
-    committed = routes.load(family, "sm_90a")
-    assert refreshed(committed) == committed, "run python -m corpus.recipes untuned sm_90a"
+@pytest.mark.parametrize("path", sorted(routes.DIRECTORY.glob("*.json")), ids=lambda p: p.name)
+def test_committed_tables_are_those_of_this_compiler(path: Path) -> None:
+    family, target, _ = path.name.split(".")
+    committed = routes.load(family, target)
+    assert refreshed(committed) == committed, f"run python -m corpus.recipes refresh {path.name}, or tune anew"
+    assert path.read_bytes() == table_text(committed)
+
+
+def test_tables_that_are_not_tuned_are_committed() -> None:
+    for family, (dims, members) in UNTUNED.items():
+        table = routes.load(family, "sm_90a")
+        assert table.dims == dims and not table.routes and len(table.fallback) == len(members)
+
+
+def test_a_text_that_changed_since_it_was_measured_is_listed(table: Table) -> None:
+    measured = replace(table, validation={})
+    name, variant = next(iter(measured.variants.items()))
+    other = replace(measured, variants={**measured.variants, name: replace(variant, content_id="ir_" + "0" * 32)})
+    again = refreshed(other)
+    assert again.validation == {"text_changed": [name]} and again.routes == table.routes
+    assert refreshed(again) == again  # and stays listed until it is tuned anew
 
 
 def test_an_unknown_kernel_is_named() -> None:
