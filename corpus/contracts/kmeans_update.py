@@ -14,6 +14,9 @@ from corpus.contract import Contract, Expected, Gen, Shape, TensorSpec, gamma
 CAP = 2.0**-7
 """Greatest share of the largest magnitude that accumulation may cost."""
 
+STAY = 2.0**-17
+"""A mean that lies between two roundings may be given as the one that it was before, if that is farther by so much of the mean."""
+
 
 def _sums(m: Math, t: dict[str, Array]) -> tuple[Array, Array, Array]:
     """(sums [B * C, D], sums of magnitudes, sizes [B * C, 1]) in float64."""
@@ -43,7 +46,7 @@ def _judge(dtype: str) -> Callable[..., Verdict]:
         exact = m.where(live > 0.0, total / n, old)
         # gamma of as many terms as the cluster has points; the reciprocal of the size costs 2**-22
         each = m.maximum(m.maximum(2.0 * m.sqrt(n), n / 8.0), 8.0) * 2.0**-23
-        extra = m.where(live > 0.0, each * magnitude / n + 2.0**-21 * m.abs(exact) + 2.0**-125, 0.0)
+        extra = m.where(live > 0.0, each * magnitude / n + (2.0**-21 + STAY) * m.abs(exact) + 2.0**-125, 0.0)
         shape = (batches, count, width)
         mean = Expected(exact.reshape(*shape), (magnitude / n).reshape(*shape), extra=extra.reshape(*shape))
         got = m.f64(out["mean"])
@@ -150,8 +153,8 @@ def _contract(name: str, dtype: str, limit: float) -> Contract:
         limit=limit,
         least={"C": 1},
         cap=CAP,
-        precision="Sums in f32 in any order, rounded once to the centroids' type after the division. Norms and distances are "
-        "those of the rounded centroids.",
+        precision="Sums in f32 in any order, rounded once to the centroids' type after the division; between two roundings that differ in "
+        "distance by no more than 2**-17 of the mean the old centroid may stay. Norms and distances are those of the rounded centroids.",
         shapes={
             "tuning": (_s(32, 65536, 1024, 128), _s(1, 1000000, 1024, 128), _s(8, 8192, 512, 128), _s(1, 262144, 4096, 128),
                        _s(8, 131072, 1000, 128)),

@@ -1,7 +1,9 @@
 """k-means update, direct: every row is added to its cluster's sum in memory, four f32 at a time. Best for few points for each cluster.
 
 `before` is how far the centroids moved last time: a problem where that is at most `tol` has converged and keeps its centroids; infinity in
-`before` means that none has. A label outside 0 .. C - 1 belongs to no cluster. Features are taken DP at a time. Clusters are counted in R copies, each for every R-th CTA:
+`before` means that none has. A label outside 0 .. C - 1 belongs to no cluster. Features are taken DP at a time. A mean that is as near to the old
+centroid as to its own rounding, within the noise of f32 sums (2**-18), is the old one: centroids of clusters that no longer change stay for
+good, in whatever order their points were added. Clusters are counted in R copies, each for every R-th CTA:
 atomics on one cache line take turns.
 """
 
@@ -79,11 +81,13 @@ def kmeans_mean(total: In[f32, B, C, D], count: In[i32, B, R, S], c: In[DT, B, C
         far = fragment(f32, vec(4, LANES).rows[HELD], 0.0)
         for d in range(0, D, DP):
             old = cast(load(c[b, k:, d:], vec(4, LANES)[HELD, DP]), f32)
-            sum = load(total[b, k:, d:], vec(4, LANES)[HELD, DP])
-            new = cast(select((live > 0)[:, None], sum * share[:, None], old), DT)
-            store(mean[b, k:, d:], new)
-            norm = norm + row_sum(cast(new, f32) * cast(new, f32))
-            gap = cast(new, f32) - old
+            exact = load(total[b, k:, d:], vec(4, LANES)[HELD, DP]) * share[:, None]
+            near = cast(cast(exact, DT), f32)
+            stays = abs(exact - old) <= abs(exact - near) + abs(exact) * 3.814697265625e-06
+            new = select((live > 0)[:, None] & ~stays, near, old)
+            store(mean[b, k:, d:], cast(new, DT))
+            norm = norm + row_sum(new * new)
+            gap = new - old
             far = far + row_sum(gap * gap)
         store(size[b, k:], n)
         store(mean_sq[b, k:], norm)

@@ -15,7 +15,7 @@ from cake_ir.binding import Binding
 from cake_ir.binding.program import BoundProgram, KernelLaunch
 from cake_ir.syntax import File
 from corpus import contracts
-from corpus.arrays import Math
+from corpus.arrays import Math, numpy_dtype
 from corpus.compare import Verdict, judge
 from corpus.contract import Case
 from corpus.kernels import programs
@@ -122,3 +122,19 @@ def test_machine_code(name: str, kernel: str, sass: str) -> None:
     built = build(emit(next(s.kernel for s in launches(bound(name)) if s.kernel.name == kernel)))
     assert built.ok and built.resources.spill_store_bytes == 0
     assert built.sass.count(sass) >= 1
+
+
+@pytest.mark.parametrize("old,want", [(1.0, 1.0), (1.0078125, 1.0078125), (1.015625, 1.0), (0.5, 1.0)])
+def test_a_mean_between_two_roundings_stays_what_it_was(old: float, want: float) -> None:
+    """1.00390625 is as near to 1 as to 1.0078125: noise of f32 sums must not move a centroid to and fro."""
+    kind = numpy_dtype("bf16")
+    x = np.array([1.0, 1.0078125], kind)[None, :, None] * np.ones((1, 2, 8), kind)
+    tensors = {
+        "x": x.astype(kind), "label": np.zeros((1, 2), np.int32), "c": np.full((1, 1, 8), old, kind),
+        "before": np.full(1, 9.0, np.float32), "tol": np.zeros(1, np.float32),
+        "mean": np.zeros((1, 1, 8), kind), "mean_sq": np.zeros((1, 1), np.float32), "size": np.zeros((1, 1), np.int32),
+        "shift": np.zeros(1, np.float32),
+    }  # fmt: skip
+    out = interpret_program(bound("kmeans_update_direct"), tensors)
+    assert (out["mean"].astype(np.float64) == want).all()
+    assert out["shift"][0] == pytest.approx(abs(want - old) * np.sqrt(8.0))
