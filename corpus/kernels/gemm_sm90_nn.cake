@@ -14,7 +14,7 @@ def gemm_sm90_nn(a: In[bf16, M, K], b: In[bf16, K, N], d: Out[bf16, M, N], *,
     BR = BN // CM
     KT = ceil_div(K, BK)
     tiles = tile_space(ceil_div(M, CM * BM), ceil_div(N, CN * BN), group=GROUP)
-    # as few clusters as the number of waves needs: tiles that run together stay neighbours, and the rest of the power is theirs
+    # no more clusters than the waves need: tiles of a wave stay neighbours, and what idles leaves its power to the others
     waves = max(1, ceil_div(tiles.count, device.sms // CTAS))
     launch(ctas=CTAS * ceil_div(tiles.count, waves), cluster=CTAS)
 
