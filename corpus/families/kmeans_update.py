@@ -18,17 +18,10 @@ FAMILY = Family(
     contracts={"bf16": "kmeans_update", "f16": "kmeans_update_f16"},
     alike={"f16": "bf16"},
     kernels=(
-        Member(
-            "kmeans_update_direct", {"DP": (16, 32, 64, 128), "R": (1, 4, 16), "kmeans_add.ROWS": (8, 16)}, fallback=True
-        ),
+        Member("kmeans_update_direct", {"DP": (16, 32, 64, 128), "R": (1, 4)}, fallback=True),
         Member(
             "kmeans_update_sorted",
-            {
-                "DP": (16, 32, 64, 128),
-                "R": (1, 4, 8, 16, 32),
-                "kmeans_runs.ROWS": (8, 16),
-                "kmeans_runs.RUN": (64, 128, 256),
-            },
+            {"DP": (16, 32, 64, 128), "R": (4, 8, 16, 32), "kmeans_runs.RUN": (64, 128)},
         ),
     ),
     dims=("B", "N", "C", "D"),
