@@ -106,7 +106,7 @@ def families(ctx: click.Context, as_json: bool) -> None:
         rows.append(
             {
                 "family": f.name, "contracts": " ".join(f"{d}:{c}" for d, c in f.contracts.items()),
-                "kernels": " ".join(m.kernel for m in f.kernels), "shapes": sum(map(len, f.tuning_shapes().values())),
+                "kernels": " ".join(dict.fromkeys(m.kernel for m in f.kernels)), "shapes": sum(map(len, f.tuning_shapes().values())),
                 "tables": " ".join(tables) or "none", "summary": f.summary,
             }
         )  # fmt: skip

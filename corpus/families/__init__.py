@@ -22,7 +22,7 @@ Shape = dict[str, int]
 
 HELD_OUT = "heldout"
 """The shape set that no choice is made on; every other set of a family is tuned on."""
-_MODULES = ("kmeans_assign", "kmeans_inertia", "kmeans_update")
+_MODULES = ("gemm", "gemm_nn", "kmeans_assign", "kmeans_inertia", "kmeans_update")
 
 
 @dataclass(frozen=True)

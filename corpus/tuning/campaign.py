@@ -44,12 +44,12 @@ class Settings(_Model):
     ranked: int = Field(default=30, ge=1, le=1000)
     compiled: int = Field(default=90, ge=1, le=400)
     twins: int = Field(default=48, ge=0, le=400)
-    per_shape: int = Field(default=80, ge=1, le=400)
-    per_large: int = Field(default=24, ge=1, le=100)
-    within: float = Field(default=3.0, gt=1)
+    per_shape: int = Field(default=44, ge=1, le=400)
+    per_large: int = Field(default=20, ge=1, le=100)
+    within: float = Field(default=2.5, gt=1)
     rounds: int = Field(default=8, ge=5, le=100)
-    sample_ms: float = Field(default=0.6, ge=0.5, le=100)
-    warmup_ms: float = Field(default=2.0, gt=0, le=1000)
+    sample_ms: float = Field(default=0.5, ge=0.5, le=100)
+    warmup_ms: float = Field(default=1.0, gt=0, le=1000)
     gap: float = Field(default=0.004, ge=0, le=1)
     gap_large: float = Field(default=0.04, ge=0, le=5)
     hang: float = Field(default=10.0, gt=0, le=120)
@@ -107,8 +107,7 @@ class Rejected(_Model):
 
 
 class Campaign(_Model):
-    """See the module. predictions: microseconds by candidate id, one per shape (None: not
-    taken, or not asked for: a sample of the shapes is enough to choose what to compile). seeds: all bindings; legal: those
+    """See the module. predictions: microseconds by candidate id, one per shape (None: not taken). seeds: all bindings; legal: those
     that bind and pass the static rules; verified: those that prediction chose and the whole verifier accepts."""
 
     format: Literal[1] = FORMAT

@@ -174,12 +174,13 @@ def examine(source: Source, seed: Seed, contract: Contract, target: str) -> Cand
 
 
 def verify_and_compile(
-    chosen: Sequence[Candidate], cache_dir: Path | None, progress: Progress = lambda done, total, what: None
-) -> tuple[int, list[Candidate], list[Rejection]]:
+    chosen: Sequence[Candidate], cache_dir: Path | None, progress: Progress = lambda done, total, what: None,
+    meanwhile: Callable[[Sequence[Candidate]], None] = lambda accepted: None,
+) -> tuple[int, list[Candidate], list[Rejection]]:  # fmt: skip
     """(how many the whole verifier accepts, the candidates with their machine code, the rejections).
 
     The compiler does not keep as verified what it refuses, spills, or serialises, where registers do not move, or no block fits.
-    Compilers run beside the verifier.
+    Compilers run beside the verifier, and beside `meanwhile`, which is given what was accepted.
     """
     kept: list[Candidate] = []
     rejected: list[Rejection] = []
@@ -196,6 +197,7 @@ def verify_and_compile(
                 rejected.append(
                     Rejection(c.seed, "verify", fault.rule, fault.message, _hangs(fault.rule), c.executable)
                 )
+        meanwhile(accepted)
         for i, (c, made) in enumerate(zip(accepted, running, strict=True)):
             progress(i, len(accepted), f"compiling {c.id}")
             done = made.result()

@@ -61,12 +61,21 @@ def prepare(
     sample = ranked_on([name in family.large for name, _ in shapes], settings.ranked)
     rough = rank.predict_all(found.candidates, [dims[i] for i in sample], progress)
     chosen = rank.shortlist(found.candidates, rough, len(sample), settings.compiled, settings.within)
-    verified, compiled, stopped = verify_and_compile(chosen, cache_dir, progress)
+    predicted: dict[str, dict[int, float]] = {}
+
+    def predict_rest(accepted: Sequence[Candidate]) -> None:
+        rest = [i for i in range(len(dims)) if i not in sample]
+        fresh = rank.predict_all(accepted, [dims[i] for i in rest], progress)
+        for name, found in fresh.items():
+            predicted[name] = {sample[k]: us for k, us in rough[name].items()} | {
+                rest[k]: us for k, us in found.items()
+            }
+
+    verified, compiled, stopped = verify_and_compile(chosen, cache_dir, progress, predict_rest)
     if not compiled:
         raise CakeError(error("tuning/no-candidate", "data", f"no seed of {family.name} passes the gates for {target}",
                               contract="A family has a member that verifies and compiles."))  # fmt: skip
-    predicted = {c.id: {sample[k]: us for k, us in rough[c.id].items()} for c in compiled}
-    asked = most_asked(compiled, predicted, sample)
+    asked = most_asked(compiled, predicted, len(dims))
     twins, unlike = _twins(family, asked[: settings.twins], target, cache_dir, progress)
     scale = len(dims) / len(sample)
     rejected = [
@@ -76,11 +85,7 @@ def prepare(
     for dtype in family.tuned_dtypes:
         own = [c for c in compiled if c.seed.dtype == dtype]
         most = [_most(family, name, settings) for name, _ in shapes]
-        ids = [c.id for c in asked if c.seed.dtype == dtype]
-        order[dtype] = [
-            tuple(rank.to_measure(own, predicted, i, n, settings.within) if i in sample else ids[:n])
-            for i, n in enumerate(most)
-        ]
+        order[dtype] = [tuple(rank.to_measure(own, predicted, i, n, settings.within)) for i, n in enumerate(most)]
     made = Campaign(
         family=family.name, target=target, date=date, commit=commit, command=command, compiler=_compiler(compiled), seed=seed,
         settings=settings, contracts={d: {"name": n, "digest": contracts()[n].digest} for d, n in family.contracts.items()},
@@ -117,11 +122,11 @@ def ranked_on(large: Sequence[bool], most: int) -> list[int]:
 
 
 def most_asked(
-    compiled: Sequence[Candidate], predicted: Mapping[str, Mapping[int, float]], sample: Sequence[int]
+    compiled: Sequence[Candidate], predicted: Mapping[str, Mapping[int, float]], shapes: int
 ) -> list[Candidate]:
-    """Candidates in the order in which predictions ask for them: by the sum over the sampled shapes of 1 / rank."""
+    """Candidates in the order in which predictions ask for them: by the sum over the shapes of 1 / rank."""
     votes = dict.fromkeys((c.id for c in compiled), 0.0)
-    for shape in sample:
+    for shape in range(shapes):
         fitting = sorted(
             (c.id for c in compiled if shape in predicted[c.id]), key=lambda n, s=shape: (predicted[n][s], n)
         )
