@@ -387,6 +387,11 @@ def reads(s: B.Let | B.Op) -> list[B.Fragment]:
     return found
 
 
+def _alone(op: B.Op, region: B.Region) -> bool:
+    """Whether no two CTAs share the traffic: every atomic is done for itself, and data decide where a gathered row lies."""
+    return op.name.startswith("atomic_") or any(d.kind == "gather" for d in region.dims)
+
+
 def shares(bound: B.BoundKernel, env: list[Any], ctas: int) -> dict[int, float]:
     """Per op that reads global memory: distinct places over CTAs that ask for one at the same time (the first `ctas` of the grid, each
     in its first tile). env is left as it was."""
@@ -415,7 +420,7 @@ def shares(bound: B.BoundKernel, env: list[Any], ctas: int) -> dict[int, float]:
                 out.append((s, relevant(s.body)))
             elif isinstance(s, B.Op):
                 region = next((x for x in s.operands.values() if isinstance(x, B.Region)), None)
-                if region is not None:
+                if region is not None and not _alone(s, region):
                     out.append((s, region))
         return out
 

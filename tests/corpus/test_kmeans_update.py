@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from analyses import verify
+from analyses import estimate, verify
 from analyses.program import check_program
 from analyses.value.program import interpret_program
 from cake_ir import bind_program, parse, print_file
@@ -138,3 +138,15 @@ def test_a_mean_between_two_roundings_stays_what_it_was(old: float, want: float)
     out = interpret_program(bound("kmeans_update_direct"), tensors)
     assert (out["mean"].astype(np.float64) == want).all()
     assert out["shift"][0] == pytest.approx(abs(want - old) * np.sqrt(8.0))
+
+
+@pytest.mark.parametrize("name,kernel,shape,measured", [
+    ("kmeans_update_direct", "kmeans_add", {"B": 1, "N": 1000000, "C": 1024, "D": 128, "S": 1028}, 362),
+    ("kmeans_update_direct", "kmeans_add", {"B": 32, "N": 65536, "C": 1024, "D": 128, "S": 1028}, 620),
+    ("kmeans_update_sorted", "kmeans_rank", {"B": 1, "N": 1000000, "S": 1028}, 21),
+    ("kmeans_update_sorted", "kmeans_runs", {"B": 1, "N": 1000000, "C": 1024, "D": 128}, 70),
+])  # fmt: skip
+def test_the_cost_of_atomics_is_that_of_an_h200(name: str, kernel: str, shape: dict[str, int], measured: float) -> None:
+    """Microseconds of a trial run. What is predicted from bytes alone is a fifth of it."""
+    predicted = estimate(next(s.kernel for s in launches(bound(name)) if s.kernel.name == kernel), shape)
+    assert predicted.device == "NVIDIA H200" and measured / 1.4 < predicted.time_us < measured * 1.4
