@@ -1,4 +1,4 @@
-"""**Checks.** `atomic_add` takes f32, i32, f16 and bf16 (from sm_90 on); `atomic_min` and `atomic_max` take i32.
+"""**Checks.** `atomic_add` takes f32, i32, f16 and bf16 (from sm_90 on); `atomic_min`, `atomic_max` and `atomic_fetch_add` take i32.
 
 **Why.** Most other types do not exist as one instruction, and nothing is emulated.
 """
@@ -12,7 +12,7 @@ RULE = Rule(
     severity="error",
     layer="binding",
     title="A reduction type that the instruction lacks",
-    source="PTX ISA, 'red'",
+    source="PTX ISA, 'red' and 'atom'",
     line=7,
 )
 
