@@ -4,7 +4,7 @@ validation shapes, and where the table is written."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,16 @@ def decide(family: Family, campaign: Campaign, journal: Journal, dtype: str, sms
     wrong = {
         n for e in journal.of("shape") for n, c in e["contenders"].items() if c["check"] == "failed"
     } | journal.lost_ids
+    key = (family.name, dtype, sms, len(entries), frozenset(wrong))
+    if key not in journal.memo:
+        journal.memo[key] = _decide(family, campaign, dtype, entries, wrong, sms)
+    return journal.memo[key]
+
+
+def _decide(
+    family: Family, campaign: Campaign, dtype: str, entries: Sequence[Mapping[str, Any]], wrong: set[str], sms: int
+) -> Decision:
+    source = family.alike.get(dtype, dtype)
     good = trusted(entries, wrong)
     stands = {c.id: c.id if source == dtype else c.twins.get(dtype, "") for c in campaign.candidates if c.id in good}
     names = {n: m for n, m in stands.items() if m and m not in wrong}

@@ -77,6 +77,7 @@ class Journal:
 
     def __init__(self, path: Path, campaign_id: str) -> None:
         self.path = path
+        self.memo: dict[Any, Any] = {}  # of pure functions of the entries, which are asked again while nothing changes
         self.entries = list(read(path)) if path.exists() else []
         other = next((e for e in self.entries if e["kind"] == "start" and e.get("campaign") != campaign_id), None)
         if other is not None:
