@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -58,7 +59,7 @@ def prepare(
     shapes = entries(family, only)
     found = enumerate_seeds(family, target, progress)
     dims = [shape for _, shape in shapes]
-    sample = ranked_on([name in family.large for name, _ in shapes], settings.ranked)
+    sample = ranked_on(dims, [name in family.large for name, _ in shapes], settings.ranked)
     rough = rank.predict_all(found.candidates, [dims[i] for i in sample], progress)
     chosen = rank.shortlist(found.candidates, rough, len(sample), settings.compiled, settings.within)
     predicted: dict[str, dict[int, float]] = {}
@@ -112,13 +113,23 @@ def _short(us: float | None) -> float | None:
     return None if us is None else float(f"{us:.5g}")
 
 
-def ranked_on(large: Sequence[bool], most: int) -> list[int]:
-    """The shapes on which seeds are ranked before they are compiled: every large one, and others at equal distances up to `most`."""
-    others = [i for i, is_large in enumerate(large) if not is_large]
-    room = max(1, most - (len(large) - len(others)))
-    step = max(1.0, len(others) / room)
-    picked = {others[int(i * step)] for i in range(room) if int(i * step) < len(others)}
-    return sorted(picked | {i for i, is_large in enumerate(large) if is_large})
+def ranked_on(shapes: Sequence[Shape], large: Sequence[bool], most: int) -> list[int]:
+    """The shapes on which seeds are ranked before they are compiled: every large one, then again and again the one that is farthest
+    from those (by the logarithms of its extents), up to `most`. So no corner is left without a candidate of its own."""
+    picked = [i for i, is_large in enumerate(large) if is_large] or [0]
+    logs = [[math.log(n) for _, n in sorted(s.items())] for s in shapes]
+
+    def apart(i: int, j: int) -> float:
+        return sum((a - b) ** 2 for a, b in zip(logs[i], logs[j], strict=True))
+
+    nearest = [min(apart(i, j) for j in picked) for i in range(len(shapes))]
+    while len(picked) < min(most, len(shapes)):
+        far = max(range(len(shapes)), key=lambda i: (nearest[i], -i))
+        if not nearest[far]:
+            break
+        picked.append(far)
+        nearest = [min(old, apart(i, far)) for i, old in enumerate(nearest)]
+    return sorted(picked)
 
 
 def most_asked(
