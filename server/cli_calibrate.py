@@ -82,9 +82,10 @@ def prepared(engine: Any, into: Path, target: str, sms: int | None, only: str) -
 def told_prepared(count: int, into: Path) -> Result:
     from server.results import Result
 
+    step = f"`python -m corpus.calibrate.run {into} OUT`"
     return Result(
-        summary=f"{count} microbenchmarks in {into}", status="ok", data={"jobs": count},
-        next=f"on the GPU machine: `python -m corpus.calibrate.run {into} OUT`; then here: `cake calibrate --record {into} OUT`",
+        summary=f"{count} microbenchmarks in {into}; run {step} on the GPU machine", status="ok", data={"jobs": count},
+        next=f"{step} there, then here: `cake calibrate --record {into} OUT`",
     )  # fmt: skip
 
 

@@ -361,7 +361,7 @@ class CakeServer:
             (
                 self.estimate_cost,
                 look,
-                "Predict time and its bounds for one shape from datasheet rates. Uncalibrated; never a measurement.",
+                "Predict time and its bounds for one shape, from measured rates where the device is calibrated; never a measurement.",
             ),
             (
                 self.compile_and_bench,

@@ -116,7 +116,7 @@ def estimate_on(bound: B.BoundKernel, shape: dict[str, int], m: Machine) -> Esti
         waves=ctas / slots if slots else 0.0, cta_us=cta / clock * us, launch_us=launch_us,
         role_us={n: c / clock * us for n, c in top.own.items()}, limiters=_limiters(schedule), tensor_flop=_flop(schedule) * ctas * average,
         hbm_bytes=reads + writes, l2_bytes=top.work.get("l2", 0.0) * ctas * average, target=bound.target.name, shape=dict(shape),
-        calibrated=m.calibrated, assumptions=ASSUMPTIONS if m.calibrated else (f"{m.source}, not measured on your device", *ASSUMPTIONS),
+        calibrated=m.calibrated, assumptions=(*_rates(m), *ASSUMPTIONS),
         device=m.name, source=m.source, clock_mhz=clock / 1e6,
     )  # fmt: skip
 
@@ -163,6 +163,13 @@ def _resident(bound: B.BoundKernel) -> int:
     declared = sum(32 * r.warps * (r.registers or 64) for r in bound.roles)
     by_registers = t.value("registers_per_sm") // declared
     return max(1, min(by_smem, by_threads, by_registers, t.value("blocks_per_sm")))
+
+
+def _rates(m: Machine) -> tuple[str, ...]:
+    """What is said of rates that were not measured."""
+    if not m.calibrated:
+        return (f"{m.source}, not measured on your device; latencies are assumed",)
+    return (f"assumed, not measured: {', '.join(m.assumed)}",) if m.assumed else ()
 
 
 def _copies(s: Any) -> bool:

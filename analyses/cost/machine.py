@@ -29,6 +29,14 @@ ASSUMED: Mapping[str, float] = {
 orders of magnitude are those of sm_90a."""
 
 
+LATENCIES: Mapping[str, str] = {
+    "load": "latency.load.l2", "tma": "tma.latency.l2", "hop": "barrier.mbarrier.thread_to_group", "passed": "barrier.mbarrier.passed",
+    "named": "barrier.named.role.groups1", "cta": "barrier.cta.warps8", "cluster": "barrier.cluster.ctas2", "fence": "barrier.fence_async",
+    "reduce": "reduce.max.n8.groups1", "launch_us": "launch.graph.all_sms", "dependent_us": "launch.dependent.all_sms",
+}  # fmt: skip
+"""The rates that latencies are read from."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """One device.
@@ -37,8 +45,9 @@ class Machine:
     per second of the device; `port` (what copies of lines that others read too bring into an SM) and `smem` in bytes per clock and SM;
     `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM by
     form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
-    keeps others away; `interference`: how issue slots slow the products of other warpgroups down (see `law`). `cluster_sms`: on
-    how many SMs clusters of so many CTAs run. `calibrated` and `source` say where all this comes from.
+    keeps others away; `interference`: how issue slots slow the products of other warpgroups down (see `law`). `cluster_sms`: on how many
+    SMs clusters of so many CTAs run. `calibrated` and `source` say where all this comes from; `assumed`: latencies that come from
+    `ASSUMED` all the same, because nothing measures them or the calibration is older than what does.
     """
 
     name: str
@@ -63,6 +72,7 @@ class Machine:
     cluster_sms: Mapping[int, int] = field(default_factory=dict)
     calibrated: bool = False
     source: str = ""
+    assumed: tuple[str, ...] = tuple(ASSUMED)
 
     @staticmethod
     def of(target: Target, calibration: Calibration | None) -> Machine:
@@ -142,21 +152,21 @@ def _measured(target: Target, c: Calibration) -> Machine:
     alone = 2.0 * 64 * 128 * 64 / v("tensor.wgmma.bf16.rs.n128.alone") - 2.0 * 64 * 128 * 64 / v(
         "tensor.wgmma.bf16.rs.n128"
     )
+    first, empty = c.rates.get("launch.first_load.all_sms"), c.rates.get("launch.graph.all_sms")
+    per_cta = c.rates.get("launch.per_cta")
+    known = {name: c.value(rate) for name, rate in LATENCIES.items() if rate in c.rates} | {"wgmma": alone}
+    if first is not None and empty is not None:
+        known["first_load"] = (first.value - empty.value) * clock * 1e-6
+    if per_cta is not None:
+        known["cta_start"] = per_cta.value * c.sms * clock * 1e-6
     return replace(
         sheet, name=c.device, sms=c.sms, clock_hz=clock, clock_tensor_hz=tensor, hbm_read=read, hbm_write=1 / (2 / copy - 1 / read),
         l2=v("l2.read"), port=v("tma.l2.same.rows256"), smem=v("smem.load.16B"), fma=v("issue.fma.warps8"), alu=v("issue.minmax"),
         special=v("issue.special.exp2"), wgmma=wgmma, mma_sync=v("tensor.mma_sync.bf16.warps16") / peaks[16],
-        latency={
-            "load": v("latency.load.l2"), "smem_load": ASSUMED["smem_load"], "tma": v("tma.latency.l2"),
-            "hop": v("barrier.mbarrier.thread_to_group"),
-            "passed": v("barrier.mbarrier.passed"), "named": v("barrier.named.role.groups1"), "cta": v("barrier.cta.warps8"),
-            "cluster": v("barrier.cluster.ctas2"), "fence": v("barrier.fence_async"), "reduce": v("reduce.max.n8.groups1"), "wgmma": alone,
-            "first_load": (v("launch.first_load.all_sms") - v("launch.graph.all_sms")) * clock * 1e-6,
-            "cta_start": v("launch.per_cta") * c.sms * clock * 1e-6, "launch_us": v("launch.graph.all_sms"),
-            "dependent_us": v("launch.dependent.all_sms"),
-        },
+        latency={**ASSUMED, **known},
         alu_slots=slots, interference=_interference(c, slots),
         cluster_sms={int(n): int(sms) for n, sms in c.family("cluster.sms.ctas").items()}, calibrated=True, source=c.source,
+        assumed=tuple(n for n in ASSUMED if n not in known),
     )  # fmt: skip
 
 

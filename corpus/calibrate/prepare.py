@@ -70,10 +70,11 @@ def bound_of(probe: Probe) -> Any:
 
 
 def content_of(probe: Probe) -> str:
-    """The content id of a probe's text."""
+    """The content id of a probe's kernel by itself: what stands beside it in the file may change and leave its rates valid."""
     from cake_ir import content_id
 
-    return content_id(_file(probe.file))
+    file = _file(probe.file)
+    return content_id(file.model_copy(update={"kernels": tuple(k for k in file.kernels if k.name == probe.kernel)}))
 
 
 @cache

@@ -16,6 +16,7 @@ from analyses.cost.calibration import DIRECTORY, FORM, parse, slug
 from cake_ir.diagnostics import CakeError, error
 from corpus import files
 from corpus.calibrate import run as measuring
+from corpus.calibrate.prepare import content_of
 from corpus.calibrate.probes import Probe, probes
 from lowering.runtime.stats import summarise
 
@@ -26,7 +27,8 @@ CLOCK = "clock.under."
 def record(jobs: dict[str, Any], answers: dict[str, Any], directory: Path = DIRECTORY) -> Path:
     """Write the calibration file of the device that answered; its path.
 
-    A run of some rates only (`--only`) replaces those in the file of the same device, target, driver and compiler. Raises CakeError
+    Rates whose program has changed since are left out. A run of some rates only (`--only`) replaces those in the file of the same device,
+    target, driver and compiler. Raises CakeError
     `corpus/bad-answers`: answers of another form or to other jobs, a rate that failed, conditions that spoil a timing.
     """
     made = calibration(jobs, answers)
@@ -46,16 +48,17 @@ def calibration(jobs: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any]
     if answers["faults"]:
         _bad(f"the device was disturbed: {'; '.join(answers['faults'])}; run again")
     by_rate = {j["rate"]: j for j in jobs["jobs"]}
-    known = {p.rate: p for p in probes()}
+    known = {p.rate: p for p in probes() if p.target == jobs["target"]}
     rates: dict[str, Any] = {}
     for name, answer in answers["rates"].items():
         if "error" in answer:
             _bad(f"{name} failed: {answer['error']}")
-        if name not in by_rate or name not in known:
+        if name not in by_rate:
             _bad(f"{name} is no job of this folder")
-        rates[name] = _rate(known[name], by_rate[name], answer)
+        if name in known and by_rate[name]["content_id"] == content_of(known[name]):
+            rates[name] = _rate(known[name], by_rate[name], answer)
     if not rates:
-        _bad("they hold no rate")
+        _bad("they hold no rate of a program of this checkout")
     return {
         "form": FORM, "target": answers["target"], "device": answers["device"], "date": answers["date"],
         "driver": str(answers["telemetry"].get("driver", answers["device"]["driver"])), "compiler": by_rate[next(iter(rates))]["compiler"],
@@ -106,8 +109,8 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
             _bad(
                 f"they would be mixed with a calibration of another {key} ({old.get(key)}, now {new[key]}); measure all rates"
             )
-    known = {p.rate for p in probes()}
-    kept = {k: v for k, v in old["rates"].items() if k in known}
+    known = {p.rate: p for p in probes() if p.target == new["target"]}
+    kept = {k: v for k, v in old["rates"].items() if k in known and v["content_id"] == content_of(known[k])}
     return {**new, "rates": {**kept, **new["rates"]}}
 
 

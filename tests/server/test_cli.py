@@ -127,7 +127,7 @@ def test_files_that_are_not_text_exit_2(tmp_path: Path) -> None:
 def test_estimate_prints_the_caveat(tmp_path: Path, kmeans: Path) -> None:
     got = run(tmp_path, "estimate", kmeans, "--shape", SHAPE)
     assert got.exit_code == 0 and "not a measurement" in got.stdout
-    assert as_json(run(tmp_path, "estimate", kmeans, "--shape", SHAPE, "--json"))["data"]["calibrated"] is False
+    assert as_json(run(tmp_path, "estimate", kmeans, "--shape", SHAPE, "--json"))["data"]["calibrated"] is True
 
 
 def test_fmt_is_idempotent_keeps_comments_and_the_mode(tmp_path: Path, kmeans: Path) -> None:
