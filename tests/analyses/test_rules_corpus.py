@@ -12,20 +12,20 @@ from analyses.verifier import render
 from cake_ir import bind, parse
 
 KERNELS = sorted((Path(__file__).parents[2] / "corpus" / "kernels").glob("*.cake"))
-CASES = [(p, t) for p in KERNELS for t in parse(p.read_text()).file.kernels[0].targets]  # type: ignore[union-attr]
+CASES = [(p, k.name, t) for p in KERNELS for k in parse(p.read_text()).file.kernels for t in k.targets]  # type: ignore[union-attr]
 
 
-def bound(path: Path, target: str | None = None, **bindings: object):
-    result = bind(parse(path.read_text()).file, bindings, target)  # type: ignore[arg-type]
+def bound(path: Path, target: str | None = None, kernel: str | None = None, **bindings: object):
+    result = bind(parse(path.read_text()).file, bindings, target, kernel)  # type: ignore[arg-type]
     assert result.bound is not None, [d.render() for d in result.diagnostics]
     return result.bound
 
 
-@pytest.mark.parametrize(("path", "target"), CASES, ids=lambda x: getattr(x, "stem", x))
-def test_corpus_kernels_are_accepted(path: Path, target: str) -> None:
+@pytest.mark.parametrize(("path", "name", "target"), CASES, ids=lambda x: getattr(x, "stem", x))
+def test_corpus_kernels_are_accepted(path: Path, name: str, target: str) -> None:
     spent = []
     for _ in range(3):  # the first run imports the rules; the machine is shared
-        kernel = bound(path, target)
+        kernel = bound(path, target, name)
         start = time.process_time()
         report = verify(kernel)
         spent.append(time.process_time() - start)
