@@ -24,6 +24,7 @@ IDS = [f"{n} {t}" for n, t in ENTRIES]
 SMALL: dict[str, dict[str, int]] = {
     "kmeans_assign": {"STAGES": 2},
     "kmeans_packed": {"STAGES": 2},
+    "kmeans_bias": {"WG": 2, "STAGES": 2},
     "kmeans_split": {"DP": 128, "STAGES": 2},
     "kmeans_split_cluster": {"DP": 128, "BC": 64, "STAGES": 4},
     "kmeans_split_f16": {"DP": 128, "STAGES": 3},
@@ -42,6 +43,7 @@ SMALL: dict[str, dict[str, int]] = {
 CODE: dict[str, tuple[str, ...]] = {
     "kmeans_assign": (r"UTMALDG\..*", r"HGMMA\.64x128x16\.F32\.BF16.*", r"SYNCS\.PHASECHK\..*", r"USETMAXREG\..*"),
     "kmeans_packed": (r"UTMALDG\..*", r"HGMMA\.64x128x16\.F32\.BF16.*", r"LDSM\..*", r"USETMAXREG\..*"),
+    "kmeans_bias": (r"UTMALDG\..*", r"HGMMA\.64x128x16\.F32\.BF16.*", r"LDSM\..*", r"VIMNMX3.*", r"USETMAXREG\..*"),
     "kmeans_split": (r"UTMALDG\..*", r"HGMMA\.64x128x16\.F32\.BF16.*", r"LDSM\..*", r"USETMAXREG\..*"),
     "kmeans_split_cluster": (r"UCGABAR_WAIT.*", r"HGMMA\.64x128x16\.F32\.BF16.*", r"STAS.*", r"ACQBULK"),
     "kmeans_split_f16": (r"UTMALDG\..*", r"HGMMA\.64x64x16\.F32", r"UCGABAR_WAIT.*"),

@@ -8,7 +8,8 @@ negative and the rounding of the packed bits is relative to the terms of the win
 
 @kernel(target="sm_90a")
 def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], label: Out[i32, B, N], *,
-                DT: (bf16, f16) = bf16, DP: range(16, 129) = 128, WG: (2, 3, 4) = 3, XS: (1, 2) = 1, STAGES: range(1, 9) = 4, TURN: (False, True) = True):
+                DT: (bf16, f16) = bf16, DP: range(16, 129) = 128, WG: (2, 3, 4) = 3, XS: (1, 2) = 1,
+                STAGES: range(1, 9) = 4, TURN: (False, True) = True):
     where(C > 0, D <= DP, D % 8 == 0, DP % 16 == 0)
     BN = 64 * WG
     BC = 128
@@ -47,7 +48,7 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
             expect(x_full[t])
             tma_load(x_s[t], x[b, row:, :], signal=x_full[t])
         with norms as w:
-            ahead = load(c_sq[b, 64 * w:], vec(4, 1).rows[64], fill=1e36)
+            ahead = load(c_sq[b, 64 * w:], vec(4, 1).rows[64], fill=1e+36)
             short = fragment(f32, vec(1, 32).cols[256], inf)
             for i in range(ceil_div(C, 512)):
                 short = min(short, load(c_sq[b, 512 * i + 256 * w:], vec(1, 32).cols[256], fill=inf))
@@ -77,15 +78,16 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
                 tma_load(c_s[n], c[b, k * BC:, :], signal=full[n])
             with norms as w:
                 half = -0.5 * ahead
-                ahead = load(c_sq[b, (k + 1) * BC + 64 * w:], vec(4, 1).rows[64], fill=1e36)
+                ahead = load(c_sq[b, (k + 1) * BC + 64 * w:], vec(4, 1).rows[64], fill=1e+36)
                 high = cast(cast(half, bf16), f32)
                 middle = cast(cast(half - high, bf16), f32)
                 low = half - high - middle
                 place = col_index(fragment(f32, vec(4, 1)[64, 16], 0.0))
                 wait(free[n - STAGES])
-                store(bias_s[n].rows(64 * w, 64), cast(
-                    select(place == 0, high[:, None], select(place == 1, middle[:, None],
-                    select(place == 2, low[:, None], select(place == 3, 1.0, 0.0)))), bf16))
+                store(bias_s[n].rows(64 * w, 64),
+                      cast(select(place == 0, high[:, None],
+                                  select(place == 1, middle[:, None],
+                                         select(place == 2, low[:, None], select(place == 3, 1.0, 0.0)))), bf16))
                 fence_async()
                 arrive(full[n])
             with math as wg:
