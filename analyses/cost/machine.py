@@ -29,6 +29,10 @@ ASSUMED: Mapping[str, float] = {
 orders of magnitude are those of sm_90a."""
 
 
+CLUSTER_SHARE: Mapping[int, float] = {2: 1.0, 4: 120 / 132, 8: 120 / 132, 16: 112 / 132}
+"""Part of the SMs that clusters of so many CTAs use where nothing was measured: what the driver answered for kernels that fill an SM on one
+H200 (30 clusters of 4, 15 of 8, 7 of 16)."""
+
 LATENCIES: Mapping[str, str] = {
     "load": "latency.load.l2", "tma": "tma.latency.l2", "hop": "barrier.mbarrier.thread_to_group", "passed": "barrier.mbarrier.passed",
     "named": "barrier.named.role.groups1", "cta": "barrier.cta.warps8", "cluster": "barrier.cluster.ctas2", "fence": "barrier.fence_async",
@@ -81,8 +85,9 @@ class Machine:
 
     def usable_sms(self, cluster: int) -> int:
         """SMs on which clusters of that size run: those of a GPC that is no multiple of it are left over."""
-        known = [n for size, n in self.cluster_sms.items() if size >= cluster > 1]
-        return max(known) if known else self.sms // cluster * cluster
+        table = self.cluster_sms or {n: self.sms * share for n, share in CLUSTER_SHARE.items()}
+        fits = min((n for n in table if n >= cluster), default=0)
+        return int((table[fits] if cluster > 1 and fits else self.sms) // cluster * cluster)
 
     def law(self, groups: int) -> tuple[float, float]:
         """(free, price) with so many warpgroups that take turns at the tensor cores: issue slots beyond `free` a clock of the product cost
@@ -166,7 +171,7 @@ def _measured(target: Target, c: Calibration) -> Machine:
         latency={**ASSUMED, **known},
         alu_slots=slots, interference=_interference(c, slots),
         cluster_sms={int(n): int(sms) for n, sms in c.family("cluster.sms.ctas").items()}, calibrated=True, source=c.source,
-        assumed=tuple(n for n in ASSUMED if n not in known),
+        assumed=(*(n for n in ASSUMED if n not in known), *(() if c.family("cluster.sms.ctas") else ("cluster_sms",))),
     )  # fmt: skip
 
 

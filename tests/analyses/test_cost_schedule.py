@@ -311,6 +311,13 @@ def test_an_alu_instruction_keeps_the_scheduler_for_its_slots() -> None:
     assert slope(text, 100, 1100, two, WARPS=4) == pytest.approx(4 * 32 * OVERHEAD, rel=1e-6)
 
 
+def test_clusters_leave_sms_idle() -> None:
+    m = Machine(**{**MACHINE.__dict__, "sms": 132})
+    assert [m.usable_sms(n) for n in (1, 2, 3, 4, 8, 12, 16)] == [132, 132, 120, 120, 120, 108, 112]  # assumed shares
+    measured = Machine(**{**m.__dict__, "cluster_sms": {2: 130, 4: 124, 8: 112, 16: 96}})
+    assert [measured.usable_sms(n) for n in (1, 2, 4, 6, 8, 16, 20)] == [132, 130, 124, 108, 112, 96, 120]
+
+
 def test_products_are_charged_at_the_rate_of_their_form_and_width() -> None:
     rates = {("rs", 64): 2048.0, ("rs", 128): 4096.0, ("ss", 64): 1024.0, ("ss", 128): 1024.0}
     m = Machine(**{**MACHINE.__dict__, "wgmma": rates})
