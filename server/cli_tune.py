@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from server.cli_common import finish, json_option, parse_shape
+from server.cli_common import finish, finish_rows, json_option, parse_shape
 from server.cli_evidence import show_rows
 
 if TYPE_CHECKING:
@@ -44,12 +44,18 @@ def tune(
 ) -> None:  # fmt: skip
     """Measure the kernels of FAMILY and make its route table: which variant serves which shape."""
     from corpus.families import family
+    from corpus.recipes import UNTUNED
     from corpus.tuning.campaign import Settings
     from server import tuning
     from server.errors import BadArgument
     from server.selftest import installed_commit
     from server.terminal import working
 
+    if name in UNTUNED:
+        raise BadArgument(
+            f"{name} is not tuned: it has one kernel for all shapes",
+            "`python -m corpus.recipes untuned TARGET` writes its table",
+        )
     chosen = family(name)
     if into is not None and record is not None:
         raise BadArgument(
@@ -95,25 +101,39 @@ def tune(
 @json_option
 @click.pass_context
 def families(ctx: click.Context, as_json: bool) -> None:
-    """List the families: contracts, kernels, and whether they are tuned."""
+    """List the families: their kernels, which targets have a route table, and the file that defines them."""
     from corpus.families import DIRECTORY
     from corpus.families import families as known
+    from corpus.recipes import UNTUNED
     from server.results import Result
 
-    rows = []
-    for f in known().values():
-        tables = sorted(p.name.split(".")[1] for p in DIRECTORY.glob(f"{f.name}.*.json"))
-        rows.append(
-            {
-                "family": f.name, "contracts": " ".join(f"{d}:{c}" for d, c in f.contracts.items()),
-                "kernels": " ".join(dict.fromkeys(m.kernel for m in f.kernels)), "shapes": sum(map(len, f.tuning_shapes().values())),
-                "tables": " ".join(tables) or "none", "summary": f.summary,
-            }
-        )  # fmt: skip
+    rows = [
+        {
+            "family": f.name, "tables": tables_of(f.name) or "none", "shapes": sum(map(len, f.tuning_shapes().values())),
+            "file": f"corpus/families/{f.name}.py", "kernels": list(dict.fromkeys(m.kernel for m in f.kernels)),
+            "contracts": dict(f.contracts), "summary": f.summary,
+        }
+        for f in known().values()
+    ] + [
+        {
+            "family": name, "tables": tables_of(name) or "none", "shapes": 0, "file": "corpus/recipes.py",
+            "kernels": list(dict.fromkeys(kernel for kernel, _, _ in members)), "contracts": {},
+            "summary": "not tuned: one kernel serves all",
+        }
+        for name, (_, members) in UNTUNED.items()
+    ]  # fmt: skip
     result = Result(
-        summary=f"{len(rows)} families", status="ok", data={"rows": rows}, next="cake routes FAMILY shows its table"
-    )
-    finish(ctx, result, as_json, show=show_rows)
+        summary=f"{len(rows)} families; files and route tables (NAME.TARGET.json) lie in {DIRECTORY}; `cake routes FAMILY` shows a table",
+        status="ok", data={"families": rows},
+    )  # fmt: skip
+    finish_rows(ctx, result, as_json, "families")
+
+
+def tables_of(name: str) -> str:
+    """The targets that the family has a committed route table for."""
+    from corpus.families import DIRECTORY
+
+    return " ".join(sorted(p.name.split(".")[1] for p in DIRECTORY.glob(f"{name}.*.json")))
 
 
 @click.command()
@@ -130,9 +150,11 @@ def routes(
     """Show the routes of FAMILY, or explain which one serves a shape and why."""
     from corpus import routes as r
     from corpus.families import family
+    from corpus.recipes import UNTUNED
     from server.results import Result
 
-    family(name)
+    if name not in UNTUNED:
+        family(name)
     table = r.load(name, target, tables or r.DIRECTORY)
     kinds = list(dict.fromkeys(v.dtype for v in table.variants.values()))
     if shape:
@@ -147,7 +169,10 @@ def routes(
         for n in table.fallback
     ]
     rows = [row for row in rows if dtype in (None, row["dtype"])]
-    where = f"measured on {table.device.get('name', 'an unknown device')}, {table.compiler}"
+    untuned = "no measurement made this table" + (
+        "" if name in UNTUNED else f"; `cake tune {name}` makes one that is measured"
+    )
+    where = f"measured on {table.device['name']}, {table.compiler}" if "name" in table.device else untuned
     result = Result(
         summary=f"{name} on {target}: {len(table.routes)} routes over {len(table.variants)} variants; {where}", status="ok",
         data={"rows": rows, "derived": table.derived, "validation": table.validation}, next="--shape explains a choice",

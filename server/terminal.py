@@ -115,6 +115,7 @@ _COLUMNS = {
         "kernel", "bindings", "shape", "device", "mode", "time_us", "baseline", "baseline_us", "ratio", "verdict", "stale",
     ),
     "kernels": ("name", "target", "contract", "bindings", "file"),
+    "families": ("family", "tables", "shapes", "file", "kernels"),
 }  # fmt: skip
 
 

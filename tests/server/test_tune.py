@@ -90,6 +90,16 @@ def test_a_choice_is_explained(cake: Cake, ran: tuple[Path, Path], tmp_path: Pat
     assert code == 2 and "dispatch/no-table" in said
 
 
+def test_families_name_kernels_tables_and_files(cake: Cake) -> None:
+    code, said = cake("families", "--json")
+    rows = {r["family"]: r for r in json.loads(said)}
+    assert code == 0 and set(rows) == {"small", "row_norms"}
+    assert rows["small"]["tables"] == "none" and "kmeans_packed" in rows["small"]["kernels"]
+    assert rows["row_norms"]["tables"] == "sm_90a" and rows["row_norms"]["kernels"] == ["row_norms"]
+    code, said = cake("routes", "row_norms")
+    assert code == 0 and "no measurement made this table" in said
+
+
 def test_what_cannot_be_is_said(
     cake: Cake, ran: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +114,9 @@ def test_what_cannot_be_is_said(
     code, said = cake("tune", "small", "--record", str(ran[0]), str(tmp_path / "nothing.jsonl"))
     assert code == 2 and "args/file" in said
     code, said = cake("families")
-    assert code == 0 and "kmeans_packed" in said
+    assert code == 0 and "kmeans_packed" in said and "cake routes FAMILY" in said
+    code, said = cake("tune", "row_norms")
+    assert code == 2 and "corpus.recipes untuned" in said
 
     def full(*a: Any, **k: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
