@@ -71,7 +71,8 @@ class Family:
 
     contracts: element type -> contract; the first is measured, a type in `alike` takes the routes of the one it names (its
     kernels differ in the element type alone, which the tunable `dtype_tunable` chooses), and its variants are judged.
-    dims: what guards may read; ranges: least and greatest extent that the family serves, steps: what an extent is a
+    dims: the extents; guards: which of dims and derived counts guards may read (empty: all; the fewer, the less is read into a few
+    shapes); ranges: least and greatest extent that the family serves, steps: what an extent is a
     multiple of (default 1). shapes: sets of shapes; all but `heldout` are tuned on, those of a set in `large` with fewer
     candidates. repeat: on large shapes inputs are drawn for at most so much of a dim and repeated along it, since drawing
     costs more than running; no multiple of a tile, so that a misplaced tile shows. most_variants: how many kernels the
@@ -86,6 +87,7 @@ class Family:
     shapes: Mapping[str, tuple[Shape, ...]]
     steps: Mapping[str, int] = field(default_factory=dict)
     derived: Mapping[str, Derived] = field(default_factory=dict)
+    guards: tuple[str, ...] = ()
     alike: Mapping[str, str] = field(default_factory=dict)
     dtype_tunable: str = "DT"
     large: tuple[str, ...] = ("large",)
@@ -112,6 +114,9 @@ class Family:
         for name, derived in self.derived.items():
             if any(dim not in self.dims or by < 1 for dim, by in derived.factors):
                 yield f"{name} uses a dim that the family does not have"
+        for name in self.guards:
+            if name not in self.dims and name not in self.derived:
+                yield f"guards cannot read {name!r}: it is neither a dim nor derived"
         for dtype, source in self.alike.items():
             if dtype not in self.contracts or source not in self.contracts or source in self.alike:
                 yield f"{dtype} is alike {source}: both need a contract, and the second routes of its own"
@@ -140,7 +145,8 @@ class Family:
 
     def features(self, dims: Mapping[str, int], sms: int) -> dict[str, int]:
         """What guards compare, by name: dims, then derived counts, on a device of `sms` multiprocessors."""
-        return {**{d: dims[d] for d in self.dims}, **{n: d.value(dims, sms) for n, d in self.derived.items()}}
+        found = {**{d: dims[d] for d in self.dims}, **{n: d.value(dims, sms) for n, d in self.derived.items()}}
+        return {n: found[n] for n in self.guards or found}
 
 
 @functools.cache

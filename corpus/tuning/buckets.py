@@ -1,10 +1,10 @@
 """From times to routes: a decision list, grown greedily and explainable line by line.
 
 Below everything lie fallbacks, which together take every shape of the family. Then, again and again, the one rule is put on
-top that saves most over what the list would do without it: a candidate, and a guard of at most `Rules.comparisons` comparisons of
-features with constants. It is kept only while what it saves per shape is more than the noise. Rules that later ones made
-useless are taken out, and comparisons that decide nothing. No randomness: equal choices go to the first candidate, feature and
-constant in order.
+top that saves most over what the list would do without it: a candidate, and a guard of at most three comparisons (a feature
+between two constants, and another on one side of a constant). It is kept only while what it saves per shape is more than the
+noise. Rules that later ones made useless are taken out, and comparisons that decide nothing. No randomness: equal choices go to
+the first candidate, feature and constant in order.
 
 How few shapes may carry a route is the one free number. It is the one for which the loss is least on average over the shapes
 themselves and over cross-validation, in which tables made without a quarter of the shapes serve that quarter.
@@ -17,6 +17,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +25,11 @@ from corpus.tuning.observed import Observed
 from lowering.runtime import stats
 
 FOLDS = 4
-LEAST = (1, 2, 3, 4)
+LEAST = (1, 2, 3)
 """How few shapes may carry a route: what `learn` chooses among."""
 MOST_ROUTES = 24
+POOL = 2
+"""Candidates looked at, in multiples of those that the list may name."""
 CHOSEN = 2.0
 """A route is the best of some hundreds of guards and candidates, so what it seems to save is four standard deviations of the
 noise before it says anything (95 % of the A/A pairs lie within two)."""
@@ -64,7 +67,6 @@ class Rules:
 
     most: int = 12
     least: int = 1
-    comparisons: int = 3
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,23 @@ def need(shapes: int, noise: float) -> float:
     return max(math.log(1 + stats.MIN_EFFECT), CHOSEN * noise / math.sqrt(max(1, shapes)))
 
 
+def pool(seen: Observed, base: Sequence[int], size: int) -> tuple[int, ...]:
+    """`base` and the candidates that together come nearest to the best of all at every shape: again and again the one that saves
+    most over what is there, up to `size`."""
+    log = np.where(seen.takes, np.log(np.where(seen.takes, seen.us, 1.0)), np.inf)
+    chosen = list(dict.fromkeys(base))
+    now = log[:, chosen].min(axis=1)
+    while len(chosen) < size:
+        saved = np.maximum(0.0, now[:, None] - log).sum(axis=0).round(9)
+        saved[chosen] = 0.0
+        at = int(np.argmax(saved))
+        if saved[at] <= need(1, seen.noise):
+            break
+        chosen.append(at)
+        now = np.minimum(now, log[:, at])
+    return tuple(chosen)
+
+
 class _Search:
     """Growing one list."""
 
@@ -166,14 +185,34 @@ class _Search:
         self.takes = seen.takes
         self.log = np.where(self.takes, np.log(np.where(self.takes, seen.us, 1.0)), np.nan)
         self.listing = Listing((), fallback, rules.least)
-        names = list(seen.features[0]) if seen.features else []
-        self.tests: list[tuple[Comparison, np.ndarray]] = []
-        for name in names:
-            column = np.array([f[name] for f in seen.features])
-            for value in thresholds(column.tolist()):
-                self.tests.append((Comparison(name, "<=", value), column <= value))
-                self.tests.append((Comparison(name, ">", value), column > value))
-        self.masks = np.array([m for _, m in self.tests]) if self.tests else np.zeros((0, len(seen.shapes)), dtype=bool)
+        self.pool = pool(seen, fallback, POOL * rules.most)
+        halves, intervals = self._regions()
+        self.halves, self.half_masks = halves
+        self.intervals, self.interval_masks = intervals
+        size = [[len(a) + len(b) for b in self.halves] for a in self.intervals]
+        self.price = np.array(size) * need(1, seen.noise) / 4  # between equal regions the one that says less
+
+    def _regions(self) -> tuple[tuple[list[Any], np.ndarray], tuple[list[Any], np.ndarray]]:
+        """(half-spaces, their masks) and (intervals, their masks), both with everything; of equal masks the first."""
+        everything = np.ones(len(self.seen.shapes), dtype=bool)
+        halves: dict[bytes, tuple[tuple[Comparison, ...], np.ndarray]] = {everything.tobytes(): ((), everything)}
+        intervals = dict(halves)
+        for name in self.seen.features[0] if self.seen.features else ():
+            column = np.array([f[name] for f in self.seen.features])
+            cuts = thresholds(column.tolist())
+            for value in cuts:
+                for c, mask in (
+                    (Comparison(name, "<=", value), column <= value),
+                    (Comparison(name, ">", value), column > value),
+                ):
+                    halves.setdefault(mask.tobytes(), ((c,), mask))
+                    intervals.setdefault(mask.tobytes(), ((c,), mask))
+            for low, high in itertools.combinations(cuts, 2):
+                mask = (column > low) & (column <= high)
+                intervals.setdefault(mask.tobytes(), ((Comparison(name, ">", low), Comparison(name, "<=", high)), mask))
+        return tuple(
+            ([g for g, _ in d.values()], np.array([m for _, m in d.values()], float)) for d in (halves, intervals)
+        )  # type: ignore[return-value]
 
     def current(self) -> np.ndarray:
         """Log of the time that serves each shape."""
@@ -190,35 +229,28 @@ class _Search:
         return self.listing
 
     def _best(self) -> Rule | None:
+        """The rule that saves most: every interval of a feature with every half-space of another is looked at."""
         now, named = self.current(), set(self.listing.candidates)
         best: tuple[float, Rule] | None = None
-        for c in range(len(self.seen.candidates)):
+        for c in self.pool:
             if c not in named and len(named) >= self.rules.most:
                 continue
             saved = np.where(self.takes[:, c], now - self.log[:, c], 0.0)
-            guard, mask = self._guard(saved)
-            touched = mask & (np.abs(saved) > 0)
-            total, count = float(saved[mask].sum()), int(touched.sum())
-            if count < self.rules.least or total <= count * need(count, self.seen.noise):
+            if best is not None and saved[saved > 0].sum() <= best[0]:
                 continue
-            if best is None or total > best[0] + 1e-12:
-                best = total, Rule(c, guard)
+            totals = (self.interval_masks * saved) @ self.half_masks.T
+            counts = (self.interval_masks * (saved != 0)) @ self.half_masks.T
+            least = counts * np.maximum(
+                math.log(1 + stats.MIN_EFFECT), CHOSEN * self.seen.noise / np.sqrt(np.maximum(counts, 1))
+            )
+            # rounded, so that the last bit of a sum does not decide between equal regions on another machine
+            score = np.where((counts >= self.rules.least) & (totals > least), totals - self.price, -np.inf).round(9)
+            at = int(np.argmax(score))
+            value = float(score.flat[at])
+            if value > 0 and (best is None or value > best[0]):
+                i, h = divmod(at, len(self.halves))
+                best = value, Rule(c, (*self.intervals[i], *self.halves[h]))
         return best[1] if best else None
-
-    def _guard(self, saved: np.ndarray) -> tuple[tuple[Comparison, ...], np.ndarray]:
-        """The conjunction that keeps most of what is saved, comparison by comparison."""
-        mask, guard = np.ones(len(saved), dtype=bool), []
-        for _ in range(self.rules.comparisons):
-            if not len(self.masks):
-                break
-            # rounded, so that the last bit of a sum does not decide between equal constants on another machine
-            totals = ((self.masks & mask) @ saved).round(9)
-            at = int(np.argmax(totals))
-            if totals[at] <= float(saved[mask].sum()) + need(1, self.seen.noise) / 2:
-                break
-            guard.append(self.tests[at][0])
-            mask = mask & self.masks[at]
-        return tuple(guard), mask
 
     def _cost(self, listing: Listing) -> float:
         chosen = served(listing, self.seen)
@@ -226,17 +258,16 @@ class _Search:
 
     def _tidy(self) -> None:
         """Take out what does not pay any more, lowest first, then comparisons that decide nothing; then state the gains."""
-        at = len(self.listing.rules) - 1
-        while at >= 0:
-            without = replace(self.listing, rules=(*self.listing.rules[:at], *self.listing.rules[at + 1 :]))
-            before, after = served(self.listing, self.seen), served(without, self.seen)
-            changed = int((before != after).sum())
-            if not changed or self._cost(without) - self._cost(self.listing) <= changed * need(
-                changed, self.seen.noise
-            ):
-                self.listing = without
-                at = min(at, len(self.listing.rules))
-            at -= 1
+        self._drop()
+        self._loosen()
+        self._drop()  # what serves more shapes may save less at each
+        self.listing = replace(self.listing, rules=tuple(self._stated(i) for i in range(len(self.listing.rules))))
+
+    def _drop(self) -> None:
+        while (at := self._idle()) is not None:
+            self.listing = self._without(at)
+
+    def _loosen(self) -> None:
         for i, rule in enumerate(self.listing.rules):
             for comparison in rule.guard:
                 held = self.listing.rules[i]
@@ -244,11 +275,23 @@ class _Search:
                 trial = replace(self.listing, rules=(*self.listing.rules[:i], looser, *self.listing.rules[i + 1 :]))
                 if self._cost(trial) <= self._cost(self.listing) + 1e-9:
                     self.listing = trial
-        self.listing = replace(self.listing, rules=tuple(self._stated(i) for i in range(len(self.listing.rules))))
+
+    def _without(self, i: int) -> Listing:
+        return replace(self.listing, rules=(*self.listing.rules[:i], *self.listing.rules[i + 1 :]))
+
+    def _idle(self) -> int | None:
+        """The lowest rule that does not pay, or None."""
+        before = served(self.listing, self.seen)
+        for i in range(len(self.listing.rules) - 1, -1, -1):
+            changed = int((before != served(self._without(i), self.seen)).sum())
+            saved = self._cost(self._without(i)) - self._cost(self.listing)
+            if not changed or saved <= changed * need(changed, self.seen.noise):
+                return i
+        return None
 
     def _stated(self, i: int) -> Rule:
         rule = self.listing.rules[i]
-        without = replace(self.listing, rules=(*self.listing.rules[:i], *self.listing.rules[i + 1 :]))
+        without = self._without(i)
         own = tuple(
             s
             for s, f in enumerate(self.seen.features)
@@ -287,9 +330,14 @@ def held_out(seen: Observed, rules: Rules, fallback: tuple[int, ...], seed: int)
     return sorted(out)
 
 
-def learn(seen: Observed, allowed: Sequence[int], probes: np.ndarray, most: int, seed: int) -> Listing:
-    """The list for what was seen. allowed: columns that may be fallbacks. Raises NotCovered."""
+def learn(
+    seen: Observed, allowed: Sequence[int], probes: np.ndarray, most: int, seed: int, *, quick: bool = False
+) -> Listing:
+    """The list for what was seen. allowed: columns that may be fallbacks. quick: without leaving out quarters, for a machine whose
+    time is dear; two shapes may then carry a route. Raises NotCovered."""
     base = fallbacks(seen, allowed, probes)
+    if quick:
+        return replace(grow(seen, Rules(most, LEAST[1]), base), least=LEAST[1])
     enough = len(seen.shapes) >= 2 * FOLDS
     best: tuple[float, Listing] | None = None
     for least in LEAST if enough else LEAST[:1]:

@@ -57,23 +57,31 @@ def served_dtypes(family: Family, campaign: Campaign) -> list[str]:
     ]
 
 
-def decide(family: Family, campaign: Campaign, journal: Journal, dtype: str, sms: int) -> Decision:
+def decide(
+    family: Family, campaign: Campaign, journal: Journal, dtype: str, sms: int, *, quick: bool = False
+) -> Decision:
     """Routes from what was measured in the phase `tune`; for an element type that is alike another, from the times of that one and
-    with its twins. Raises CakeError `tuning/nothing-measured`, `tuning/not-covered`."""
+    with its twins. quick: as of `buckets.learn`. Raises CakeError `tuning/nothing-measured`, `tuning/not-covered`."""
     source = family.alike.get(dtype, dtype)
     entries = [e for e in journal.of("shape") if e["phase"] == TUNE and e["dtype"] == source]
     # a later shape may show a candidate to be wrong; then it serves nothing, and the routes are made anew without it
     wrong = {
         n for e in journal.of("shape") for n, c in e["contenders"].items() if c["check"] == "failed"
     } | journal.lost_ids
-    key = (family.name, dtype, sms, len(entries), frozenset(wrong))
+    key = (family.name, dtype, sms, quick, len(entries), frozenset(wrong))
     if key not in journal.memo:
-        journal.memo[key] = _decide(family, campaign, dtype, entries, wrong, sms)
+        journal.memo[key] = _decide(family, campaign, dtype, entries, wrong, sms, quick)
     return journal.memo[key]
 
 
 def _decide(
-    family: Family, campaign: Campaign, dtype: str, entries: Sequence[Mapping[str, Any]], wrong: set[str], sms: int
+    family: Family,
+    campaign: Campaign,
+    dtype: str,
+    entries: Sequence[Mapping[str, Any]],
+    wrong: set[str],
+    sms: int,
+    quick: bool,
 ) -> Decision:
     source = family.alike.get(dtype, dtype)
     good = trusted(entries, wrong)
@@ -91,7 +99,7 @@ def _decide(
     seen = seen.subset([s for s in range(len(seen.shapes)) if seen.takes[s].any()])
     served = takes.any(axis=1)
     try:
-        listing = buckets.learn(seen, allowed, takes[served], family.most_variants, campaign.seed)
+        listing = buckets.learn(seen, allowed, takes[served], family.most_variants, campaign.seed, quick=quick)
     except NotCovered as exc:
         shape = shapes[int(np.flatnonzero(served)[exc.at])] if exc.at >= 0 else seen.shapes[exc.at + len(seen.shapes)]
         raise _failed("tuning/not-covered", f"no fallback of {family.name} for {dtype} takes {_text(shape)}") from exc
@@ -102,11 +110,14 @@ def _decide(
 def to_validate(
     family: Family, campaign: Campaign, decision: Decision, sms: int
 ) -> list[tuple[str, Shape, tuple[str, ...]]]:
-    """(set, shape, ids that take it) for the phase `validate`."""
-    taken = taken_by(family, campaign, decision.named, sms)
+    """(set, shape, ids that take it) for the phase `validate`: the variants of the table, and those it might as well have named, so
+    that another table from the same times is validated too."""
+    runners_up = buckets.pool(decision.seen, decision.listing.candidates, 2 * family.most_variants)
+    names = list(dict.fromkeys([*decision.named, *(decision.name(c) for c in runners_up)]))
+    taken = taken_by(family, campaign, names, sms)
 
     def fitting(shape: Shape) -> tuple[str, ...]:
-        return tuple(n for n, takes in zip(decision.named, taken, strict=True) if takes(shape))
+        return tuple(n for n, takes in zip(names, taken, strict=True) if takes(shape))
 
     rows = validate.plan(
         family,

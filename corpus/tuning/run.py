@@ -142,7 +142,7 @@ def tune(s: Session) -> bool:
 def prove(s: Session, dtype: str) -> Decision:
     """Phase two: routes, and their variants measured where validation asks. A variant that proves wrong makes the routes be
     decided anew without it."""
-    decision = decide(s.family, s.campaign, s.journal, dtype, s.sms)
+    decision = decide(s.family, s.campaign, s.journal, dtype, s.sms, quick=True)
     for _ in range(ROUNDS_OF_DECIDING):
         rows = to_validate(s.family, s.campaign, decision, s.sms)
         todo = [(n, d, ids) for n, d, ids in rows if not _covers(s.journal, dtype, d, ids)]
@@ -151,7 +151,7 @@ def prove(s: Session, dtype: str) -> Decision:
                 return decision
             s.progress(i, len(todo), f"validating {_text(dims)} {dtype}")
             s.shape(VALIDATE, name, dtype, dims, ids)
-        again = decide(s.family, s.campaign, s.journal, dtype, s.sms)
+        again = decide(s.family, s.campaign, s.journal, dtype, s.sms, quick=True)
         if again.named == decision.named and again.listing == decision.listing:
             return again
         decision = again
@@ -165,7 +165,7 @@ def _covers(journal: Journal, dtype: str, dims: Shape, ids: Sequence[str]) -> bo
 
 def judge_twins(s: Session, dtype: str) -> Decision:
     """The variants of an element type that takes the routes of another, at a few of the shapes that each will serve."""
-    decision = decide(s.family, s.campaign, s.journal, dtype, s.sms)
+    decision = decide(s.family, s.campaign, s.journal, dtype, s.sms, quick=True)
     for _ in range(ROUNDS_OF_DECIDING):
         serving: dict[str, list[Shape]] = {}
         for i, c in enumerate(served(decision.listing, decision.seen)):
@@ -178,7 +178,7 @@ def judge_twins(s: Session, dtype: str) -> Decision:
                 if not s.journal.has(JUDGE, name, dims):
                     s.progress(0, None, f"judging {name} at {_text(dims)}")
                     s.shape(JUDGE, "twin", dtype, dims, [name])
-        again = decide(s.family, s.campaign, s.journal, dtype, s.sms)
+        again = decide(s.family, s.campaign, s.journal, dtype, s.sms, quick=True)
         if again.named == decision.named:
             return again
         decision = again
