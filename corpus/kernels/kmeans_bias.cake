@@ -2,7 +2,9 @@
 
 Positive floats are ordered like their bits. The epilogue is one logic operation (the tile-local column goes into the four low mantissa bits) and half a
 three-input integer maximum per score. The offset of a point is at least |x| |m| + |m|^2 / 2, where m is the shortest centroid, so the best score is never
-negative and the rounding of the packed bits is relative to the terms of the winner itself. DP columns are multiplied; the copies fill D .. DP with zeros.
+negative and the rounding of the packed bits is relative to the terms of the winner itself. Roots are multiplied, not squares, which would overflow from
+2**31 and vanish below 2**-37; 1e-17 is the length that the squares of the smallest numbers may lose. DP columns are multiplied; the copies fill D .. DP with zeros.
+Where scores are not numbers the padding after the last centroid may win: labels are kept below C.
 """
 
 
@@ -68,7 +70,7 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
             wait(least_full[t])
             least = min(load(least_s[t][0]), load(least_s[t][1]))
             arrive(least_free[t])
-            offset = 1.01 * sqrt(length * least) + (0.51 * least + 1e-30)
+            offset = 1.01 * (sqrt(length) + 1e-17) * (sqrt(least) + 1e-17) + 0.51 * least
             column = col_index(fragment(f32, wgmma_d[64, 16], 0.0))
             lift = operand_a(cast(select(column < 3, 1.0, select(column == 3, offset[:, None], 0.0)), bf16))
         for k in range(ceil_div(C, BC)):
@@ -116,7 +118,7 @@ def kmeans_bias(x: In[DT, B, N, D], c: In[DT, B, C, D], c_sq: In[f32, B, C], lab
             n += 1
         with math as wg:
             score, index = row_argmax(bitcast(best & -16, f32), nearest + 8 * (best & 15) + col_index(best))
-            store(label[b, row + 64 * wg:], index)
+            store(label[b, row + 64 * wg:], min(index, C - 1))
         t += 1
     with math as wg:
         if TURN:
