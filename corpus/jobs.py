@@ -361,7 +361,10 @@ def launches(
 def _fewer(plan_for: Callable[[int], LaunchPlan], grid: int) -> FewerSms | None:
     """The launch for as few multiprocessors as give about a third of the grid; None where the grid does not depend on them."""
     for sms in range(max(1, grid // 3), grid):
-        found = plan_for(sms)
+        try:
+            found = plan_for(sms)
+        except CakeError:  # fewer than the kernel can do with, such as less than one cluster
+            continue
         if 0 < found.grid < grid:
             return FewerSms(sms=sms, plans=(found.to_json(),))
         if found.grid == grid:

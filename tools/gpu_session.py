@@ -34,10 +34,14 @@ class Entry:
 
 KMEANS = ({"B": 32, "N": 65536, "C": 1024, "D": 128}, {"B": 1, "N": 262144, "C": 4096, "D": 128})
 GEMM = ({"M": 4096, "N": 4096, "K": 4096}, {"M": 8192, "N": 4096, "K": 14336})
-CHECKED = ("kmeans_assign", "kmeans_packed", "gemm_sm90", "gemm_sm80", "rmsnorm", "softmax")
+CHECKED = (
+    "kmeans_bias", "kmeans_split", "kmeans_split_cluster", "gemm_sm90_cluster", "gemm_sm90_nn", "row_norms",
+    "kmeans_assign", "kmeans_packed", "gemm_sm90", "gemm_sm80", "rmsnorm", "softmax",
+)  # fmt: skip
 
 ENTRIES = (
     *(Entry(f"check_{k}", k, "check", "boundary") for k in CHECKED),
+    Entry("kmeans_bias", "kmeans_bias", "bench", KMEANS),
     Entry("kmeans_assign", "kmeans_assign", "bench", KMEANS),
     Entry("kmeans_packed", "kmeans_packed", "bench", KMEANS),
     Entry("gemm_sm90", "gemm_sm90", "bench", GEMM),

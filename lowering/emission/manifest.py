@@ -120,7 +120,11 @@ def environment(bound: BoundKernel, dims: dict[str, int], scalars: dict[str, flo
             and env[stmt.var.slot] is None
             and all(env[v.slot] is not None for v in sx_vars(stmt.value))
         ):
-            env[stmt.var.slot] = compile_sx(stmt.value)(env)
+            try:
+                env[stmt.var.slot] = compile_sx(stmt.value)(env)
+            except ZeroDivisionError:
+                shape = ", ".join(f"{n}={dims[n]}" for n in bound.dims)
+                raise _bad(f"'{stmt.var.name}' divides by zero at {shape} with {sms} multiprocessors", stmt.span) from None
     return env
 
 

@@ -53,3 +53,11 @@ def test_shapes_outside_where_are_turned_away(dims, scalars):
 def test_missing_scalar_is_named():
     with pytest.raises(CakeError, match="eps"):
         plan(emit(corpus_kernel("rmsnorm", "sm_90a")), {"M": 5, "D": 4096}, {}, 132)
+
+
+def test_a_device_with_fewer_sms_than_a_cluster_is_turned_away_in_words():
+    emitted = emit(corpus_kernel("gemm_sm90_cluster"))
+    assert emitted.manifest.cluster > 1
+    with pytest.raises(CakeError, match="divides by zero at .*M=64.* with 1 multiprocessors") as caught:
+        plan(emitted, {"M": 64, "N": 64, "K": 64}, {}, 1)
+    assert caught.value.diagnostic.rule == "lowering/shape-not-admitted"
