@@ -9,6 +9,8 @@ from pathlib import Path
 
 from cake_ir.diagnostics import CakeError
 
+CUTE = "a Python with nvidia-cutlass-dsl and flashlib"
+
 
 def prepare(directory: Path, python: str | None) -> None:
     """Compile ours, and the CuTe DSL peer with another Python that has its compiler."""
@@ -31,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     steps = parser.add_subparsers(dest="step", required=True)
     p = steps.add_parser("prepare", help="compile everything into DIR")
     p.add_argument("dir", type=Path)
-    p.add_argument("--cute", metavar="PYTHON", help="a Python with nvidia-cutlass-dsl and flashlib")
+    p.add_argument("--cute", metavar="PYTHON", help=CUTE)
     r = steps.add_parser("run", help="measure on a GPU, into OUT/speed.json")
     r.add_argument("dir", type=Path)
     r.add_argument("out", type=Path)
@@ -53,10 +55,10 @@ def main(argv: list[str] | None = None) -> int:
             for path in record(a.out):
                 print(path)
     except CakeError as exc:
-        print(exc.diagnostic.render(), file=sys.stderr)
+        print(f"error[{exc.diagnostic.rule}]: {exc.diagnostic.message}", file=sys.stderr)
         return 1
-    except subprocess.CalledProcessError as exc:
-        print(f"compiling the CuTe DSL peer failed: {exc}", file=sys.stderr)
+    except (subprocess.CalledProcessError, FileNotFoundError, PermissionError) as exc:
+        print(f"compiling the CuTe DSL peer failed: {exc}; --cute names {CUTE}", file=sys.stderr)
         return 1
     return 0
 

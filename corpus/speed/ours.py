@@ -6,6 +6,7 @@ shape takes is asked of `cake_mcp.explain`, so that every row names the programs
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import importlib
 import math
@@ -14,11 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cake_ir.diagnostics import CakeError
+from cake_ir.diagnostics import CakeError, error
 from corpus.evidence import current_digest
 from corpus.kernels import kernel
 from corpus.speed.model import Program
 from corpus.speed.timing import OURS, Contender
+from lowering.cache import CubinCache, user_directory
 
 FAMILIES = ("gemm", "gemm_nn", "kmeans_assign", "kmeans_update", "kmeans_inertia", "row_norms")
 """Route tables that the calls may take."""
@@ -60,18 +62,30 @@ class Product:
         self.mcp = package()
 
     def programs(self, family: str, shape: Mapping[str, int]) -> tuple[Program, ...]:
-        """What the dispatcher launches for a shape of a family. Raises CakeError where it has no table or does not serve it."""
-        compiled = importlib.import_module("cake_mcp.compiled")
-        choice = self.mcp.explain(family, shape, DTYPE)
-        variant = choice.variant
+        """What the dispatcher launches for a shape of a family, its kernels being in the cache.
+
+        Raises CakeError where there is no table, the shape is not served, or a kernel is missing (`speed/not-prepared`).
+        """
+        variant = (choice := self.mcp.explain(family, shape, DTYPE)).variant
         target = importlib.import_module("cake_mcp.operation").gpu(0).target
-        shas = dict.fromkeys(hashlib.sha256(compiled.stored(key) or b"").hexdigest() for key in variant.cubin_keys)
+        cache = CubinCache(user_directory())
+        shas, compilers = {}, {}
+        for key in variant.cubin_keys:
+            body = cache.get(key)
+            if body is None:
+                law = "What is measured was compiled beforehand, by a known compiler."
+                text = (
+                    f"a kernel of {variant.id} is not in {user_directory()}: run `python -m corpus.speed prepare` again"
+                )
+                raise CakeError(error("speed/not-prepared", "data", text, contract=law))
+            shas[hashlib.sha256(base64.b64decode(body["cubin"])).hexdigest()] = True
+            compilers[f"NVRTC {body.get('nvrtc', 'unknown')}"] = True
         contract = kernel(variant.kernel).contract
         return (
             Program(
                 kernel=variant.kernel, content_id=variant.content_id, variant_id=variant.variant_id, contract=contract,
                 contract_digest=current_digest(contract), target=target, bindings=variant.bindings,
-                compiler=compiled.table(family, target).compiler, cubin_sha256=",".join(shas), route=choice.reason,
+                compiler=", ".join(compilers), cubin_sha256=",".join(shas), route=choice.reason,
             ),
         )  # fmt: skip
 
@@ -135,8 +149,8 @@ class Product:
         if call is None:
             return "cake_mcp has no such function"
         try:
-            programs = tuple(p for family in families for p in self.programs(family, shape))
             run()
+            programs = tuple(p for family in families for p in self.programs(family, shape))
         except CakeError as exc:
             return exc.diagnostic.message
         return Contender(OURS, lambda _: run(), programs=programs)

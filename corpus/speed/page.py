@@ -118,7 +118,7 @@ def _provenance(table: Table) -> str:
     clocks = [r.ours.sm_mhz for r in table.rows if r.ours is not None and r.ours.sm_mhz]
     mhz = f"; SM clock while ours ran {min(clocks):.0f} to {max(clocks):.0f} MHz" if clocks else ""
     return (
-        f"{table.device}, driver {table.driver}, {table.compiler or 'no kernel of ours'}; {versions}; {table.date}, commit "
+        f"{table.device}, driver {table.driver}, {table.compiler or 'compiler not recorded'}; {versions}; {table.date}, commit "
         f"{table.commit[:10] or 'unknown'}{mhz}."
     )
 
@@ -134,12 +134,10 @@ def _line(r: Row, layout: Layout) -> str:
 
 
 def _shape(r: Row) -> str:
-    text = (
-        " × ".join(str(v) for v in r.shape.values())
-        if "M" in r.shape
-        else ", ".join(f"{k}{v}" for k, v in r.shape.items())
-    )
-    return f"{text} {r.layout}".strip()
+    """Files sort their keys; extents are read in the order of the contracts."""
+    if "M" in r.shape:
+        return f"{' × '.join(str(r.shape[k]) for k in 'MNK')} {r.layout}".strip()
+    return ", ".join(f"{k}{r.shape[k]}" for k in "BNCD")
 
 
 def _us(value: float) -> str:

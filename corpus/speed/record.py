@@ -17,15 +17,17 @@ COMMAND = "python -m corpus.speed prepare DIR --cute PYTHON; python -m corpus.sp
 PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
 
 
-def tables(raw: dict[str, Any]) -> list[model.Table]:
-    """The tables of a run. Raises CakeError `speed/bad-run` for a smoke run, a table that failed, or rows of another form."""
+def tables(raw: dict[str, Any]) -> tuple[list[model.Table], list[str]]:
+    """The tables of a run, and what those say that failed. Raises CakeError `speed/bad-run` for a smoke run or rows of another form."""
     if raw.get("quick"):
         raise _bad("this is a smoke run (--quick): run all shapes")
     device, conditions = raw["device"], raw.get("conditions", {})
-    made = []
+    made: list[model.Table] = []
+    failed: list[str] = []
     for name, table in raw["tables"].items():
         if "error" in table:
-            raise _bad(table["error"])
+            failed.append(str(table["error"]))
+            continue
         try:
             rows = tuple(model.Row.model_validate(r) for r in table["rows"])
         except ValidationError as exc:
@@ -39,7 +41,7 @@ def tables(raw: dict[str, Any]) -> list[model.Table]:
                 command=COMMAND.format(name=name), commit=raw.get("commit", ""),
             )
         )  # fmt: skip
-    return made
+    return made, failed
 
 
 def _versions(rows: tuple[model.Row, ...], raw: dict[str, Any]) -> dict[str, str]:
@@ -53,16 +55,18 @@ def _versions(rows: tuple[model.Row, ...], raw: dict[str, Any]) -> dict[str, str
 def record(out: Path, directory: Path = model.DIRECTORY, to: Path = PAGE) -> list[Path]:
     """Write every table of a run and the page; tables that the run does not hold stay. Returns what was written.
 
-    Raises CakeError `speed/bad-run`.
+    Raises CakeError `speed/bad-run`; for tables that failed, after the others have been written.
     """
     try:
         raw = json.loads((out / FILE).read_text(encoding="utf-8"))
-        made = tables(raw)
+        made, failed = tables(raw)
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise _bad(f"{out / FILE}: {type(exc).__name__}: {exc}") from exc
     with evidence.editing(directory):
         written = [model.write(t, directory) for t in made]
         written.append(evidence.replace_text(to, page.document(directory)))
+    if failed:
+        raise _bad("recorded without what failed: " + "; ".join(failed))
     return written
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ import pytest
 
 from cake_ir.diagnostics import CakeError, error
 from corpus.speed import ours
+from lowering.cache import CubinCache
 
 SHAPE = {"B": 1, "N": 8, "C": 4, "D": 8}
 TENSORS = {"x": "x", "c": "c", "c_sq": "sq", "label": "label"}
@@ -51,6 +54,31 @@ def test_the_call_is_the_public_one_and_takes_no_fallback(monkeypatch: pytest.Mo
     assert not isinstance(contender, str)
     contender.run(0)
     assert calls == [(("x", "c"), {"c_sq": "sq", "out": "label", "strict": True})] * 2
+
+
+def test_a_row_names_the_kernels_that_ran_and_their_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import cake_mcp.operation
+
+    monkeypatch.setattr(cake_mcp.operation, "gpu", lambda number: SimpleNamespace(target="sm_90a"))
+    variant = SimpleNamespace(
+        id="v",
+        kernel="rmsnorm",
+        content_id="ir_1",
+        variant_id="v_1",
+        bindings={"WARPS": 8},
+        cubin_keys=("a" * 64, "b" * 64),
+    )
+    package = SimpleNamespace(explain=lambda *_: SimpleNamespace(variant=variant, reason="route 3: B == 1"))
+    made = product(monkeypatch, tmp_path, package)
+    with pytest.raises(CakeError, match="not in") as caught:
+        made.programs("rmsnorm", SHAPE)
+    assert caught.value.diagnostic.rule == "speed/not-prepared"
+    cache = CubinCache(tmp_path / ours.CUBINS)
+    for key, cubin in zip(variant.cubin_keys, (b"one", b"two"), strict=True):
+        cache.put(key, {"cubin": base64.b64encode(cubin).decode(), "nvrtc": "13.5"})
+    (program,) = made.programs("rmsnorm", SHAPE)
+    assert program.cubin_sha256 == ",".join(hashlib.sha256(c).hexdigest() for c in (b"one", b"two"))
+    assert (program.compiler, program.route, program.contract) == ("NVRTC 13.5", "route 3: B == 1", "rmsnorm")
 
 
 def test_prepare_tells_tables_that_are_missing_and_compiles_into_its_directory(

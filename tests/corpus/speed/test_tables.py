@@ -90,7 +90,6 @@ def test_a_record_reads_back_and_is_known_to_staleness(tmp_path: Path) -> None:
     ("raw", "says"),
     [
         (answer(row(1.5), quick=True), "smoke run"),
-        ({**answer(), "tables": {"contract": {"error": "contract: RuntimeError: x"}}}, "RuntimeError"),
         (answer({**row(1.5), "unknown": 1}), "unknown"),
         ({}, "KeyError"),
     ],
@@ -100,6 +99,19 @@ def test_what_is_no_whole_run_is_not_recorded(tmp_path: Path, raw: dict[str, Any
         recorded(tmp_path, raw)
     assert caught.value.diagnostic.rule == "speed/bad-run"
     assert not (tmp_path / "speed").exists()
+
+
+def test_a_table_that_failed_keeps_no_other_from_being_recorded(tmp_path: Path) -> None:
+    raw = answer(row(1.5))
+    raw["tables"]["gemm"] = {"error": "gemm: RuntimeError: x"}
+    with pytest.raises(CakeError, match="without what failed: gemm: RuntimeError: x"):
+        recorded(tmp_path, raw)
+    assert model.read("contract", tmp_path / "speed") is not None
+    assert "1.500" in (tmp_path / "speed.md").read_text(encoding="utf-8")
+
+
+def test_extents_are_shown_in_the_order_of_the_contract(tmp_path: Path) -> None:
+    assert "| B1, N128, C3, D150 |" in recorded(tmp_path, answer(row(1.5)))
 
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
