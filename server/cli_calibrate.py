@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from server.cli_common import finish, json_option
-from server.cli_evidence import show_rows
 
 if TYPE_CHECKING:
     from server.results import Result
@@ -45,18 +44,19 @@ def calibrate(
     """Measure what this GPU does (products, copies, barriers, instructions, launches) for `cake estimate`."""
     from analyses.cost.calibration import DIRECTORY
     from server.errors import BadArgument
+    from server.terminal import show_listing
 
     directory = where or DIRECTORY
     if sum((into is not None, record is not None, show)) > 1:
         raise BadArgument("--prepare, --record and --show are three steps", "give one of them")
     if show:
-        finish(ctx, shown(directory, only), as_json, show=show_rows)
+        finish(ctx, shown(directory, only), as_json, show=show_listing)
     if record is not None:
-        finish(ctx, recorded(*record, directory), as_json, show=show_rows)
+        finish(ctx, recorded(*record, directory), as_json, show=show_listing)
     if into is not None:
         count = prepared(ctx.obj.engine(), into, target, sms, only)
         finish(ctx, told_prepared(count, into), as_json)
-    finish(ctx, run_here(ctx.obj.engine(), target, sms, only, directory), as_json, show=show_rows)
+    finish(ctx, run_here(ctx.obj.engine(), target, sms, only, directory), as_json, show=show_listing)
 
 
 def prepared(engine: Any, into: Path, target: str, sms: int | None, only: str) -> int:
@@ -149,14 +149,14 @@ def shown(directory: Path, only: str, device: str = "") -> Result:
         except ValueError as exc:
             raise BadArgument(f"{path} is not JSON ({exc})", code="args/file") from None
     rows = [
-        {"device": c.device, "rate": name, "unit": r.unit, **{k: float(f"{getattr(r, k):.4g}") for k in ("value", "low", "high")}}
+        {"rate": name, "device": c.device, "unit": r.unit, **{k: float(f"{getattr(r, k):.4g}") for k in ("value", "low", "high")}}
         for c in found
         for name, r in c.rates.items()
         if name.startswith(only)
     ]  # fmt: skip
     measured = {c.slug for c in found}
     sheets = [d for d in DATASHEET if slug(d) not in measured]
-    words = "; ".join(f"{c.source}, {c.compiler}" for c in found) or "nothing is calibrated"
+    words = "; ".join(f"{c.source}, NVRTC {c.compiler}" for c in found) or "nothing is calibrated"
     return Result(
         summary=words + (f"; data sheet only: {', '.join(sheets)}" if not device else ""), status="ok",
         data={"rows": rows, "uncalibrated": sheets, "files": [str(p) for p in files]},

@@ -120,6 +120,12 @@ _COLUMNS = {
 
 
 def print_rows(result: Result, key: str) -> None:
+    """A listing and what sums it up."""
+    show_listing(result, key)
+    console().print(f"[dim]{escape(result.summary)}[/dim]")
+
+
+def show_listing(result: Result, key: str = "rows") -> None:
     """A listing as a table of its text columns. What all rows share stands above it; where the terminal is too narrow, what
     holds several values (shapes, bindings) stands on a line of its own below its row, so that no number is broken.
     """
@@ -143,7 +149,6 @@ def print_rows(result: Result, key: str) -> None:
         out.print(table)
         for reason in dict.fromkeys(row["stale"] for row in rows if row.get("stale")):
             out.print(f"[yellow]stale[/]: {escape(reason)}")
-    out.print(f"[dim]{escape(result.summary)}[/dim]")
 
 
 def _rows_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], below: Sequence[str]) -> Table | Group:

@@ -338,7 +338,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         line, failed = told(answer_to(a.dir, a.out, a.only, tell))
     except CakeError as exc:
-        print(exc.diagnostic.render(), file=sys.stderr)
+        print(f"error[{exc.diagnostic.rule}]: {exc.diagnostic.message}", file=sys.stderr)
         return 2
     print(line)
     return 1 if failed else 0
