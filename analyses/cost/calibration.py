@@ -90,15 +90,16 @@ def find(target: str, device: str | None = None, directory: Path = DIRECTORY) ->
         found = _read(path, path.stat().st_mtime_ns)
         if found.target == target:
             return found
-        raise _unknown(f"{wanted} is {found.target}, the program is for {target}")
+        raise _elsewhere(wanted, found.target, target)
     known = DATASHEET.get(wanted)
     if known is None:
         measured = [p.stem for p in sorted(directory.glob("*.json"))] if directory.is_dir() else []
         raise _unknown(
-            f"nothing is known of {wanted!r}: no calibration (there are: {', '.join(measured) or 'none'}) and no data sheet"
+            f"nothing is known of {wanted!r}: no calibration (there are: {', '.join(measured) or 'none'}) and no data sheet "
+            f"(there are: {', '.join(DATASHEET)}); measure it with `cake calibrate`"
         )
     if known != target:
-        raise _unknown(f"{wanted} is {known}, the program is for {target}")
+        raise _elsewhere(wanted, known, target)
     return None
 
 
@@ -136,8 +137,14 @@ def _read(path: Path, mtime: int) -> Calibration:
         ) from None  # fmt: skip
 
 
+def _elsewhere(device: str, runs: str, target: str) -> CakeError:
+    return _unknown(
+        f"{device} runs {runs}, the program is bound for {target}: bind it for {runs}, or name a device that runs {target}"
+    )
+
+
 def _unknown(why: str) -> CakeError:
     return CakeError(
-        error("cost/unknown-device", "performance", f"{why}; measure it with `cake calibrate`",
+        error("cost/unknown-device", "performance", why,
               contract="A prediction is made for a device that was measured, or from a data sheet and marked so; never for another one.")
     )  # fmt: skip
