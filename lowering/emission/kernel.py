@@ -38,7 +38,10 @@ def emit_kernel(
     c = Context(kernel, derived, Writer(source_file(kernel.source_name, kernel.name)))
     c.marks = Marks(kernel) if timeline else None
     for name in (kernel.name, *(t.name for t in kernel.tensors)):
-        c.names.of(kernel if name == kernel.name else next(t for t in kernel.tensors if t.name == name), name)
+        if name == kernel.name:
+            c.names.symbol(kernel, name)
+        else:
+            c.names.of(next(t for t in kernel.tensors if t.name == name), name)
     body, tail = _split_tail(kernel)
     out = c.out
     out.open("")  # the signature goes here when the parameters are known
@@ -308,5 +311,5 @@ def _signature(c: Context, resident: int) -> str:
     launch = c.derived.launch
     cluster = f" __cluster_dims__({launch.cluster}, 1, 1)" if launch.cluster > 1 else ""
     args = ", ".join(declaration for _, _, declaration in parameters(c))
-    symbol = c.names.of(c.kernel, c.kernel.name)
+    symbol = c.names.symbol(c.kernel, c.kernel.name)
     return f'extern "C" __global__ void{cluster} __launch_bounds__({launch.threads}, {resident})\n{symbol}({args})'

@@ -59,7 +59,7 @@ def finish(text: str, c: Context) -> Emitted:
     """Package an emitted kernel."""
     kernel, d = c.kernel, c.derived
     found = parameters(c)
-    symbol = c.names.of(kernel, kernel.name)
+    symbol = c.names.symbol(kernel, kernel.name)
     args = []
     for kind, thing, _ in found:
         if kind in ("tensor", "tensor_map", *TIMELINE_ARGS):

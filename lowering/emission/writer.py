@@ -16,6 +16,14 @@ _RESERVED = frozenset(
     lane warp wtid wwarp instance smem smem_base u16 u32 u64 r""".split()
 )
 
+_FUNCTIONS = frozenset(
+    """acos asin atan atan2 cbrt ceil clock cos cosh div erf erfc exit exp exp2 exp10 expm1 floor fma fmax fmin fmod free frexp
+    hypot index isfinite isinf isnan ldexp llabs llrint llround lgamma log log10 log1p log2 logb lrint lround malloc memcpy
+    memset modf nan norm pow printf rcbrt remainder rint round rsqrt signbit sin sincos sinh sqrt tan tanh tgamma time
+    trunc""".split()
+)
+"""C and CUDA functions that NVRTC declares by itself. Local names may hide them; a kernel stands beside them."""
+
 
 def source_file(name: str, kernel: str) -> str:
     """A file name that a `#line` directive may carry."""
@@ -45,6 +53,10 @@ class Names:
             name = f"{base}_{number}"
         self._taken.add(name)
         return name
+
+    def symbol(self, kernel: object, wish: str) -> str:
+        """The global name of a kernel."""
+        return self.of(kernel, f"{wish}_kernel" if wish in _FUNCTIONS else wish)
 
     def of(self, thing: object, wish: str) -> str:
         """The identifier of an object (by identity)."""

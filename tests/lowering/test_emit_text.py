@@ -9,7 +9,7 @@ import pytest
 
 from cake_ir.diagnostics import CakeError
 from cake_ir.ops import registry
-from lowering import emit, nvrtc_child
+from lowering import build, emit, nvrtc_child
 from lowering.emission.statements import EMITTERS
 from lowering.emission.tiles import NoFit, fit
 from lowering.emission.writer import Names, source_file
@@ -303,3 +303,11 @@ def test_a_cta_rank_stays_out_of_the_descriptor(cluster):
     assert "& 0x3ffff" not in descriptors["desc_a"]
     lead = int(descriptors["desc_b"].split("ull")[0], 16) >> 16 & 0x3FFF
     assert lead * 16 == 64 * 128, "one panel of 64 columns"
+
+
+def test_a_kernel_named_like_a_function_of_cuda_compiles():
+    text = TWO_ROLES.replace("def k(", "def fma(")
+    emitted = emit(bind_text(text))
+    assert emitted.symbol == emitted.manifest.symbol == "fma_kernel" and "fma_kernel(" in emitted.cuda
+    assert build(emitted).ok
+    assert emit(bind_text(TWO_ROLES)).symbol == "k"
