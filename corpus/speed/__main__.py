@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 from cake_ir.diagnostics import CakeError
+from corpus.speed.tables import MEASURED
 
 CUTE = "a Python with nvidia-cutlass-dsl and flashlib"
 
@@ -37,8 +39,9 @@ def main(argv: list[str] | None = None) -> int:
     r = steps.add_parser("run", help="measure on a GPU, into OUT/speed.json")
     r.add_argument("dir", type=Path)
     r.add_argument("out", type=Path)
-    r.add_argument("--table", action="append", default=[])
+    r.add_argument("--table", action="append", default=[], choices=tuple(MEASURED))
     r.add_argument("--quick", action="store_true", help="a smoke run of a few shapes, which `record` refuses")
+    r.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS", help="leave out tables that do not fit")
     c = steps.add_parser("record", help="OUT/speed.json into corpus/results/speed/ and docs/speed.md")
     c.add_argument("out", type=Path)
     a = parser.parse_args(argv)
@@ -48,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
         elif a.step == "run":
             from corpus.speed.run import run
 
-            print(run(a.dir, a.out, a.table, quick=a.quick))
+            print(run(a.dir, a.out, a.table, quick=a.quick, budget_s=a.budget))
         else:
             from corpus.speed.record import record
 

@@ -67,8 +67,8 @@ def _assign(name: str, tensors: dict[str, Any]) -> None:
 
 
 def compile_all(quick: bool, processes: int | None = None, timeout_s: float = 240.0) -> list[str]:
-    """Run `processes` (default: the machine's cores, at most 14) parts at once; returns what they said on stderr."""
-    count = min(processes or min(os.cpu_count() or 1, 14), len(wanted(quick)))
+    """Run `processes` (default: the machine's cores, at most 16) parts at once; returns what they said on stderr."""
+    count = min(processes or min(os.cpu_count() or 1, 16), len(wanted(quick)))
     command = [sys.executable, "-m", "corpus.speed.warm"]
     started = [
         subprocess.Popen(

@@ -24,9 +24,10 @@ CALLS = 10
 ENQUEUED = 64
 """Calls in a row whose return is timed: fewer than a stream's queue holds, so that none waits for the device."""
 
-FRESH_ROUNDS = 3
+FRESH_ROUNDS = 2
+LOOP_ROUNDS = 9
 
-LONG = Pace(batch_ms=5.0, idle_s=0.12, warmup_ms=10.0, graph=False)
+LONG = Pace(batch_ms=3.0, idle_s=0.1, warmup_ms=5.0, graph=False)
 """Without a graph: the loops allocate, and some wait for the device, which a graph cannot hold."""
 
 ASSIGN, LOOP = "one assignment", "ten iterations"
@@ -46,7 +47,7 @@ def calls(s: Session) -> Iterator[Row]:
     for shape in s.small_shapes():
         t = s.points(shape)
         yield wall_row(s.env, shape, _assign(s, shape, t), _assigns(s, t), calls=CALLS, group=ASSIGN)
-        yield wall_row(s.env, shape, _loop(s, shape, t), _loops(s, shape, t), calls=1, group=LOOP)
+        yield wall_row(s.env, shape, _loop(s, shape, t), _loops(s, shape, t), calls=1, rounds=LOOP_ROUNDS, group=LOOP)
 
 
 def host(s: Session) -> Iterator[Row]:
