@@ -247,12 +247,17 @@ def test_devices_with_a_data_sheet_only_have_no_calibration(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("target", "name"), [("sm_90a", "NVIDIA H20"), ("sm_80", "NVIDIA H200"), ("sm_90a", "../secrets")]
+    ("target", "name", "advice"),
+    [
+        ("sm_90a", "NVIDIA H20", "cake calibrate"),
+        ("sm_80", "NVIDIA H200", "bind it for sm_90a"),
+        ("sm_90a", "../secrets", "cake calibrate"),
+    ],
 )
-def test_unknown_devices_are_declined(target: str, name: str, tmp_path: Path) -> None:
+def test_unknown_devices_are_declined(target: str, name: str, advice: str, tmp_path: Path) -> None:
     with pytest.raises(CakeError) as found:
         reading.find(target, name, tmp_path)
-    assert rule(found) == "cost/unknown-device" and "cake calibrate" in found.value.diagnostic.message
+    assert rule(found) == "cost/unknown-device" and advice in found.value.diagnostic.message
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"form": "cake-calibration-1"}', "null"])
