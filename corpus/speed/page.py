@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +127,7 @@ def _provenance(table: Table) -> str:
 def _line(r: Row, layout: Layout) -> str:
     best = r.best(layout.peers)
     if r.ours is None or best is None:
-        why = r.refused or "no peer ran"
+        why = textwrap.shorten(r.refused or "no peer ran", 120, placeholder=" …")
         cells = (f"not served: {why}" if r.ours is None else why, *([""] * (len(layout.columns) - 1)))
     else:
         cells = layout.cells(r, best)
