@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from operator import index
 from typing import Any
 
 from cake_ir.fault import CakeError, fault
@@ -236,6 +237,23 @@ class Foreign(Adapter):
         self._device_of_pointer = device_of_pointer
 
     def view(self, array: Any, stream: int) -> View:
+        try:
+            key, pointer = self._read(array, stream)
+            _, shape, strides, *_ = key
+            if min(shape, default=0) < 0 or len(strides) != len(shape) or not 0 <= pointer < 1 << 64:
+                raise ValueError(f"shape {shape}, strides {strides}, address {pointer}")
+        except CakeError:
+            raise
+        except Exception as exc:  # the array's own code runs here
+            raise fault(
+                "dispatch/not-an-array",
+                f"{type(array).__name__} does not say where its elements lie ({type(exc).__name__}: {str(exc)[:200]}); pass an array of "
+                "torch or CuPy, or one whose __dlpack__ or __cuda_array_interface__ can be read",
+                contract="Inputs are arrays in the memory of a CUDA device.",
+            ) from exc  # fmt: skip
+        return key, pointer
+
+    def _read(self, array: Any, stream: int) -> View:
         if hasattr(array, "__dlpack__"):
             if self.device_of(array) < 0:  # numpy, for one, refuses a stream
                 return (str(array.dtype), tuple(array.shape), row_major(tuple(array.shape)), -1, True, False), 0
@@ -244,13 +262,13 @@ class Foreign(Adapter):
             return (dtype, shape, strides, device, True, False), pointer
         face = array.__cuda_array_interface__
         dtype, size = _typestr(face["typestr"])
-        shape = tuple(face["shape"])
+        shape = tuple(map(index, face["shape"]))
         given = face.get("strides")
-        strides = _elements(tuple(given), size) if given is not None else row_major(shape)
+        strides = _elements(tuple(map(index, given)), size) if given is not None else row_major(shape)
         pointer, read_only = face["data"]
         if face.get("mask") is not None:
             raise _no_array("a masked array")
-        return (dtype, shape, strides, self._device_of_pointer(pointer), not read_only, False), pointer
+        return (dtype, shape, strides, self._device_of_pointer(index(pointer)), not read_only, False), index(pointer)
 
     def device_of(self, array: Any) -> int:
         if hasattr(array, "__dlpack_device__"):
@@ -275,18 +293,18 @@ def adapter_for(array: Any, device_of_pointer: Callable[[int], int]) -> Adapter:
 
 def stream_number(stream: Any) -> int:
     """The handle of a stream given as an integer, a torch or CuPy stream, or any object with `__cuda_stream__`."""
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream
+    handle = stream
     for name in ("cuda_stream", "ptr"):
-        handle = getattr(stream, name, None)
-        if isinstance(handle, int):
-            return handle
+        handle = getattr(stream, name, handle)
     protocol = getattr(stream, "__cuda_stream__", None)
-    if protocol is not None:
-        return int(protocol()[1])
+    if handle is stream and protocol is not None:
+        handle = protocol()[1]
+    if isinstance(handle, int) and not isinstance(handle, bool) and 0 <= handle < 1 << 64:
+        return handle
+    given = stream if isinstance(stream, int) else type(stream).__name__
     raise fault(
         "dispatch/not-a-stream",
-        f"stream is {type(stream).__name__}; pass an integer handle, a torch or CuPy stream, or an object with __cuda_stream__",
+        f"stream is {given}; pass an integer handle, a torch or CuPy stream, or an object with __cuda_stream__",
         contract="Work is enqueued on a CUDA stream.",
     )  # fmt: skip
 
@@ -331,7 +349,7 @@ def _typestr(text: str) -> tuple[str, int]:
 
 
 def _elements(strides: tuple[int, ...], size: int) -> tuple[int, ...]:
-    return tuple(s // size if s % size == 0 else -1 for s in strides)
+    return tuple(s // size if s % size == 0 else -1 for s in strides) if size else (-1,) * len(strides)
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cake_ir.fault import fault
 from cake_mcp.arrays import Adapter, Torch
 from cake_mcp.operation import Made, Operation, Spec
 
@@ -15,6 +16,9 @@ _SCORES_AT_ONCE = 1 << 26
 def _library(lead: Adapter, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
     """The argmin of f32 scores by the caller's library, some rows at a time."""
     x, c, c_sq = arrays["x"], arrays["c"], arrays["c_sq"]
+    if not c.shape[-2]:
+        raise fault("dispatch/bad-argument", "c has no centroid; pass at least one",
+                    contract="A label is the index of a centroid.")  # fmt: skip
     m = lead.module  # type: ignore[attr-defined]
     torch = isinstance(lead, Torch)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cake_ir.fault import CakeError, fault
 from cake_mcp import compiled, fallback
 from cake_mcp.arrays import Adapter, Facts
-from corpus.routes import choose
+from corpus.routes import Variant, choose
 from lowering.plan import BASE_ALIGNMENT, DTYPE_BYTES
 from lowering.recipe import Concrete, chained, concrete
 from lowering.runtime.launcher import Gpu, Prepared
@@ -165,6 +165,7 @@ def _launches(
     table = compiled.table(layout.family, gpu.target)
     variant = choose(table, dims, dtype, gpu.sms).variant
     made = concrete(variant.recipe, {d: dims[d] for d in table.dims}, {}, gpu.sms, admitted=True)
+    _check_contract(variant, layout, dtype)
     cubins = {key: partial(compiled.cubin, table, variant, key) for key in variant.cubin_keys}
     used = {t["name"]: t for t in variant.recipe["tensors"]}
     for name, how in absent.items():
@@ -286,6 +287,16 @@ def _check_output(spec: Spec, f: Facts, shape: tuple[int, ...], dtype: str) -> N
             f"{spec.name} is not {'contiguous' if f.writable else 'writable'}; pass one that is, or none",
             law,
         )
+
+
+def _check_contract(variant: Variant, layout: Layout, dtype: str) -> None:
+    """The variant takes the operation's element types and makes all its outputs: a table could be of another contract."""
+    takes = {t["name"]: t.get("dtype") for t in variant.recipe["tensors"]}
+    for spec in (*layout.inputs, *layout.outputs):
+        wanted, has = spec.dtype or dtype, takes.get(spec.name)
+        if has != wanted and (has is not None or spec in layout.outputs):
+            text = f"{variant.id} has {spec.name} in {has or 'no form'}, {layout.family} in {wanted}"
+            _bad("bad-table", text, "Variants of a family take the arrays of its contract.")
 
 
 def _check_shapes(made: Concrete, order: Sequence[Spec], dims: Mapping[str, int], layout: Layout) -> None:

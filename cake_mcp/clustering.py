@@ -12,6 +12,7 @@ import math
 import random
 from contextlib import nullcontext
 from dataclasses import dataclass
+from operator import index
 from typing import Any, NoReturn
 
 from cake_ir.fault import fault
@@ -82,17 +83,13 @@ def kmeans(
             `tol` is negative.
     """
     lead, device = _lead(x, "kmeans")
+    limit, tolerance = _whole("max_iter", max_iter, 0), _distance(tol)
     where = lead.current_stream(device) if stream is None else stream_number(stream)
     with lead.on(where, device):
         points, features = _points(lead, x, strict)
         width = points.shape[-1]
         c = _start(lead, points, features, x.ndim, n_clusters, init, seed)
-        if not isinstance(max_iter, int) or max_iter < 0:
-            _bad(f"max_iter is {max_iter!r}; pass a whole number that is not negative")
-        if not isinstance(tol, (int, float)) or math.isnan(tol):
-            _bad(f"tol is {tol!r}; pass a distance")
-        # host and device compare the same f32 numbers
-        done = _lloyd(lead, points, c, max_iter, ctypes.c_float(tol).value, where, device, strict)
+        done = _lloyd(lead, points, c, limit, tolerance, where, device, strict)
     if width != features:
         done = KMeans(lead.copied(done.centroids[..., :features]), done.labels, done.inertia, done.n_iter, done.shift)
     if x.ndim == 3:
@@ -120,8 +117,8 @@ def kmeans_update(x: Any, labels: Any, c: Any, *, stream: Any = None, strict: bo
     where = lead.current_stream(device) if stream is None else stream_number(stream)
     with lead.on(where, device):
         points, features = _points(lead, x, strict)
-        old = _as_points(lead, _batched(c, x.ndim), points)
-        own = _batched(labels, x.ndim, 1)
+        old = _as_points(lead, _batched(lead, c, x.ndim), points)
+        own = _batched(lead, labels, x.ndim, 1)
         before, tol = _full(lead, points, (points.shape[0],), math.inf), _full(lead, points, (points.shape[0],), 0.0)
         mean, _, size, shift = UPDATE((points, own, old, before, tol), (None,) * 4, None, strict)
         if points.shape[-1] != features:
@@ -140,8 +137,8 @@ def _lloyd(lead: Adapter, x: Any, c: Any, max_iter: int, tol: float, where: int,
 
     labels, size = empty((batch, n), i32), empty((batch, count), i32)
     spare = [(empty(c.shape, x.dtype), empty((batch, count), f32)) for _ in range(2)]
-    # a row of distances for each update, on 16 bytes each
-    moves = empty((max(max_iter, 1), -(-batch // 4) * 4), f32)
+    # rows of distances, on 16 bytes each: what an update writes, and what it reads of the one before
+    moves = empty((2, -(-batch // 4) * 4), f32)
     limit = _full(lead, x, (batch,), tol if tol >= 0 else -math.inf)
     before = shift = _full(lead, x, (batch,), math.inf)
     c_sq = None
@@ -153,7 +150,7 @@ def _lloyd(lead: Adapter, x: Any, c: Any, max_iter: int, tol: float, where: int,
     with device_of.current(), watching as watched:
         while i < max_iter:
             ASSIGN((x, c, c_sq), (labels,), None, strict)
-            shift = moves[i, :batch]
+            shift = moves[i % 2, :batch]
             mean, mean_sq = spare[i % 2]
             UPDATE((x, labels, c, before, limit), (mean, mean_sq, size, shift), None, strict)
             c, c_sq, before = mean, mean_sq, shift
@@ -231,10 +228,15 @@ def _points(lead: Adapter, x: Any, strict: bool) -> tuple[Any, int]:
     return (x if x.ndim == 3 else x[None]), features
 
 
-def _batched(a: Any, ndim: int, less: int = 0) -> Any:
+def _batched(lead: Adapter, a: Any, ndim: int, less: int = 0) -> Any:
     """An array that goes with points of `ndim` dimensions and has `less` dimensions fewer, with its batch extent."""
     own = adapter_of(a)
-    if not own.allocates or a.ndim != ndim - less:
+    if not isinstance(own, type(lead)):
+        _bad(
+            f"an array is of {own.name}, the points are of {lead.name}; pass arrays of one library",
+            "dispatch/not-an-array",
+        )
+    if a.ndim != ndim - less:
         shape = tuple(getattr(a, "shape", ()))
         _bad(
             f"an array has shape {shape}; with points of {ndim} dimensions it has {ndim - less}",
@@ -264,7 +266,7 @@ def _start(lead: Adapter, points: Any, features: int, ndim: int, n_clusters: int
     """The first centroids, in memory of their own."""
     batch, n, _ = points.shape
     if not isinstance(init, str):
-        c = _batched(init, ndim)
+        c = _batched(lead, init, ndim)
         if n_clusters not in (None, c.shape[1]):
             _bad(f"n_clusters is {n_clusters}, init has {c.shape[1]} centroids; pass one of the two")
         if c.shape[2] != features or not c.shape[1]:
@@ -272,13 +274,35 @@ def _start(lead: Adapter, points: Any, features: int, ndim: int, n_clusters: int
         return _as_points(lead, c, points)
     if init != "random":
         _bad(f'init is {init!r}; pass "random" or an array of centroids')
-    if not isinstance(n_clusters, int) or not 0 < n_clusters <= n:
-        _bad(f"n_clusters is {n_clusters!r}; choose between 1 and the number of points, {n}")
-    choose = random.Random(seed)
-    rows = [choose.sample(range(n), n_clusters) for _ in range(batch)]
+    count = _whole("n_clusters", n_clusters, 1, n)
+    choose = random.Random(_whole("seed", seed, -math.inf))
+    rows = [choose.sample(range(n), count) for _ in range(batch)]
     m = lead.module  # type: ignore[attr-defined]
     where = {"device": points.device} if isinstance(lead, Torch) else {}
     return points[m.arange(batch, **where)[:, None], m.asarray(rows, **where)]
+
+
+def _whole(name: str, value: Any, least: float, most: float = math.inf) -> int:
+    """A whole number of any library; raises CakeError `dispatch/bad-argument`."""
+    try:
+        found = index(value)
+    except TypeError:
+        found = None
+    if found is None or not least <= found <= most:
+        bounds = [f"at least {least}"] * (least > -math.inf) + [f"at most {most}"] * (most < math.inf)
+        _bad(f"{name} is {value!r}; pass a whole number{' that is ' * bool(bounds)}{' and '.join(bounds)}")
+    return found
+
+
+def _distance(tol: Any) -> float:
+    """tol as f32: host and device compare the same numbers."""
+    try:
+        found = float(tol)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if math.isnan(found):
+        _bad(f"tol is {tol!r}; pass a distance")
+    return ctypes.c_float(found).value
 
 
 def _cast(lead: Adapter, a: Any, dtype: str) -> Any:

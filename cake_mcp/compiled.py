@@ -6,7 +6,6 @@ Tables: `$CAKE_TABLES_DIR` first, then those that come with Cake. Cubins: the us
 
 from __future__ import annotations
 
-import base64
 import os
 from functools import cache
 from pathlib import Path
@@ -39,7 +38,7 @@ def cubin(source: Table, variant: Variant, key: str) -> bytes:
     Raises CakeError: `dispatch/cubin-missing` (not in the cache, and no compiler here), `dispatch/stale-table`, or what
     compiling raises.
     """
-    found = stored(key)
+    found = CubinCache(user_directory()).cubin(key)
     if found is not None:
         return found
     from cake_mcp.fallback import log
@@ -64,12 +63,3 @@ def cubin(source: Table, variant: Variant, key: str) -> bytes:
             "directory (CAKE_CACHE_DIR names it)",
             contract="A variant that is chosen has its cubin in the cache, or can be compiled.",
         ) from None  # fmt: skip
-
-
-def stored(key: str) -> bytes | None:
-    """The cubin from the cache, or None."""
-    body = CubinCache(user_directory()).get(key)
-    try:
-        return base64.b64decode(body["cubin"], validate=True) if body else None
-    except (KeyError, TypeError, ValueError):
-        return None

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from cake_ir.fault import fault
+from cake_ir.fault import CakeError, fault
 from cake_mcp.arrays import Adapter
 
 if TYPE_CHECKING:
@@ -37,20 +37,23 @@ class Fallback:
 
     def run(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], where: int, strict: bool) -> tuple[Any, ...]:
         """The outputs. Raises CakeError `dispatch/strict` if that is refused, or if the library cannot do it."""
+        from cake_mcp.operation import adapter_of
+
         lead, operation = self._lead, self._operation
         if strict or not lead.allocates:
             reason = "strict=True refuses a fallback" if strict else f"there is no fallback for {lead.name}"
-            raise fault("dispatch/strict", f"{self._why}, and {reason}; {_REMEDY[self._how]}",
-                        contract="Arrays are served as they are, or by a fallback that the caller allows.")  # fmt: skip
+            self._refuse(reason)
+        specs = self._layout.inputs
+        handled = [a for s, a in zip(specs, inputs, strict=True) if self._how != "copy" or s.name in self._names]
+        for array in (*handled, *(outputs if self._how == "library" else ())):
+            if array is not None and not isinstance(adapter_of(array), type(lead)):
+                self._refuse(f"there is no fallback for arrays of {lead.name} and {adapter_of(array).name} together")
         if not self._logged:
             self._logged = True
             log("cake.fallback", family=operation.family, how=self._how, why=self._why, library=lead.name)
-        specs = self._layout.inputs
         with lead.on(where, lead.device_of(inputs[0])):
             if self._how == "library":
-                assert operation.library is not None
-                results = operation.library(lead, dict(zip((s.name for s in specs), inputs, strict=True)))
-                return tuple(self._placed(o, r) for o, r in zip(outputs, results, strict=True))
+                return self._by_library(inputs, outputs)
             if self._how == "copy":
                 changed = [lead.copied(a) if s.name in self._names else a for s, a in zip(specs, inputs, strict=True)]
             else:
@@ -59,6 +62,25 @@ class Fallback:
                     for s, a in zip(specs, inputs, strict=True)
                 ]
             return operation(tuple(changed), outputs, None, False)
+
+    def _by_library(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        lead, library = self._lead, self._operation.library
+        assert library is not None
+        try:
+            results = library(lead, dict(zip((s.name for s in self._layout.inputs), inputs, strict=True)))
+            return tuple(self._placed(o, r) for o, r in zip(outputs, results, strict=True))
+        except CakeError:
+            raise
+        except Exception as exc:  # the library's own refusal: a dtype without products, no memory
+            raise fault(
+                "dispatch/library-failed",
+                f"{self._why}, and {lead.name} fails at it: {type(exc).__name__}: {str(exc)[:300]}; {_REMEDY[self._how]}",
+                contract="What no kernel serves is computed by the caller's library.",
+            ) from exc  # fmt: skip
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise fault("dispatch/strict", f"{self._why}, and {reason}; {_REMEDY[self._how]}",
+                    contract="Arrays are served as they are, or by a fallback that the caller allows.")  # fmt: skip
 
     def _padded(self, dims: tuple[str, ...], array: Any, transposed: bool) -> Any:
         own = array.T if transposed else array

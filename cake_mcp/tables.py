@@ -41,6 +41,8 @@ def explain(family: str, dims: Mapping[str, int], dtype: str = "bf16", *, target
 
 def targets(family: str) -> list[str]:
     """Targets that the family has a table for."""
+    if not family.isidentifier():
+        return []
     return sorted({p.name.split(".")[1] for d in compiled.directories() for p in d.glob(f"{family}.*.json")})
 
 

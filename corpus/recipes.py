@@ -97,9 +97,9 @@ def compile_variant(variant: Variant, target: str, cache: str | os.PathLike[str]
     out: dict[str, bytes] = {}
     missing = []
     for key in variant.cubin_keys:
-        body = store.get(key)
-        if body and isinstance(body.get("cubin"), str):
-            out[key] = base64.b64decode(body["cubin"])
+        found = store.cubin(key)
+        if found is not None:
+            out[key] = found
         else:
             missing.append(key)
     if not missing:

@@ -24,6 +24,9 @@ from lowering.sizes import Expression, expression
 FORMAT = 1
 DIRECTORY = Path(__file__).parent / "families"
 MOST_ROUTES = 4096
+MOST_SMS = 1024
+MAX_BYTES = 64 << 20
+"""Of a table file."""
 OPERATORS = ("<", "<=", ">", ">=", "==", "!=")
 FALLBACK = -1
 """The index of a choice that no route made."""
@@ -154,6 +157,9 @@ class Table:
         ]:
             if name not in self.variants:
                 _bad(f"{where}: no variant {name!r}; known: {', '.join(self.variants) or 'none'}")
+        sms = self.device.get("sms", 132)
+        if type(sms) is not int or not 0 < sms <= MOST_SMS:
+            _bad("device.sms is a number of multiprocessors")
         if len(self.routes) > MOST_ROUTES:
             _bad(f"{len(self.routes)} routes; at most {MOST_ROUTES}")
         clash = sorted({"sms", *self.dims}.intersection(self.derived))
@@ -256,25 +262,31 @@ def choose(table: Table, dims: Mapping[str, int], dtype: str, sms: int | None = 
 
 def load(family: str, target: str, directory: Path = DIRECTORY) -> Table:
     """The committed table; raises CakeError `dispatch/no-table` or `dispatch/bad-table`."""
-    path = directory / f"{family}.{target}.json"
+    named = family.isidentifier() and target.isidentifier()
     try:
-        raw = path.read_bytes()
+        if not named:  # a name, not a way to another file
+            raise FileNotFoundError
+        with (directory / f"{family}.{target}.json").open("rb") as handle:
+            raw = handle.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        known = (
-            sorted(p.name.split(".")[1] for p in directory.glob(f"{family}.*.json")) if family.isidentifier() else []
-        )
+        known = sorted(p.name.split(".")[1] for p in directory.glob(f"{family}.*.json")) if named else []
         raise fault(
             "dispatch/no-table",
             f"{family} has no route table for {target} (tables: {', '.join(known) or 'none'}); make one on such a GPU with "
             f"`cake tune {family}`",
             contract="The dispatcher obeys a table that was measured on the GPU's own target.",
         ) from None  # fmt: skip
+    except OSError as exc:
+        _bad(f"{family}.{target}.json cannot be read from {directory}: {exc.strerror}")
+    name = f"{family}.{target}.json"
+    if len(raw) > MAX_BYTES:
+        _bad(f"{name} is larger than {MAX_BYTES >> 20} MiB")
     try:
         table = Table.from_json(json.loads(raw))
-    except ValueError as exc:
-        _bad(f"{path.name} is not JSON: {exc}")
+    except (ValueError, RecursionError) as exc:
+        _bad(f"{name} is not JSON: {exc}")
     if (table.family, table.target) != (family, target):
-        _bad(f"{path.name} holds the table of {table.family} on {table.target}")
+        _bad(f"{name} holds the table of {table.family} on {table.target}")
     return table
 
 
@@ -326,7 +338,7 @@ def _route(obj: object, where: str) -> Route:
             _bad(f"{where}.guard[{i}] is [term, operator, integer] with an operator out of {' '.join(OPERATORS)}")
         guard.append(Comparison(*c))
     gain, shapes = r.get("gain", 1.0), r.get("shapes", 0)
-    if isinstance(gain, bool) or not isinstance(gain, (int, float)) or type(shapes) is not int:
+    if isinstance(gain, bool) or not isinstance(gain, (int, float)) or not abs(gain) < 1e9 or type(shapes) is not int:
         _bad(f"{where}: gain is a number, shapes a whole number")
     evidence = _strings(r.get("evidence", []), f"{where}.evidence")
     return Route(_typed(r["variant"], str, f"{where}.variant"), tuple(guard), evidence, float(gain), shapes)

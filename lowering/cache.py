@@ -9,6 +9,7 @@ a note.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -74,6 +75,15 @@ class CubinCache:
         with contextlib.suppress(OSError):
             os.utime(path)  # recency, for eviction
         return body
+
+    def cubin(self, key: str) -> bytes | None:
+        """The machine code of an entry that a route table names, or None; an entry without any counts as damaged."""
+        body = self.get(key)
+        try:
+            return base64.b64decode(body["cubin"], validate=True) or None if body else None
+        except (KeyError, TypeError, ValueError):
+            self._note(f"cache entry {key[:12]} holds no cubin; compiled again")
+            return None
 
     def put(self, key: str, body: dict[str, Any]) -> bool:
         """Store `body`; False (and a note) if that was impossible."""

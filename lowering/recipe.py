@@ -17,6 +17,8 @@ from lowering.sizes import expression
 WORKSPACE_ALIGN = 256
 """Bytes to which each workspace of a call starts: what CUDA's own allocations are aligned to."""
 
+MAX_BYTES = 1 << 48
+"""No tensor is larger: more than any device can address."""
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -82,13 +84,16 @@ def concrete(
         spaces = {t["name"]: t for t in recipe["workspaces"]}
         named = {t["name"]: t for t in recipe["tensors"]} | spaces
         shapes = {name: tuple(int(size(e)) for e in t["extents"]) for name, t in named.items()}
+        for name, shape in shapes.items():
+            if min(shape, default=0) < 0 or math.prod(shape) * DTYPE_BYTES[named[name]["dtype"]] > MAX_BYTES:
+                _bad(f"{name} has the extents {shape}")
         offsets, end = {}, 0
         for name, t in spaces.items():
             offsets[name] = end
             used = math.prod(shapes[name]) * DTYPE_BYTES[t["dtype"]]
             end += -(-used // WORKSPACE_ALIGN) * WORKSPACE_ALIGN
         steps = [_step(s, size, named, shapes) for s in recipe["launches"]]
-    except (KeyError, TypeError, AttributeError, ValueError) as exc:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as exc:
         _bad(f"{type(exc).__name__}: {exc}")
     kept = tuple(s for s in steps if isinstance(s, Fill) or s.plan.grid > 0)
     return Concrete({n: s for n, s in shapes.items() if n not in spaces}, offsets, end, kept)
@@ -96,8 +101,12 @@ def concrete(
 
 def chained(first: Concrete, then: Concrete, names: Mapping[str, str], scratch: Mapping[str, int]) -> Concrete:
     """`first`, whose tensors are called `names[theirs]` here, then `then`. Tensors of `then` that `first` makes and nobody passes are
-    `scratch`, with their bytes: they become workspaces, beside those that both have."""
+    `scratch`, with their bytes: they become workspaces, beside those that both have. Raises CakeError `lowering/bad-recipe` for a tensor
+    of `first` that has no name here."""
     own = {name: f"first.{name}" for name in first.offsets}
+    unknown = [name for name in first.shapes if name not in names]
+    if unknown:
+        _bad(f"a recipe that makes another's input has the tensor {unknown[0]!r}; known: {', '.join(names)}")
     renamed = tuple(_renamed(s, {**names, **own}) for s in first.steps)
     offsets = dict(then.offsets)
     end = then.workspace_bytes

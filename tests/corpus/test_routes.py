@@ -6,6 +6,8 @@ import copy
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from cake_ir.fault import CakeError
 from corpus import routes
 from corpus.routes import FALLBACK, Comparison, Table, choose
+from lowering.recipe import concrete
 
 TABLE: dict[str, Any] = {
     "format": 1,
@@ -202,3 +205,51 @@ def test_reading_tables_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+HOSTILE = (
+    None, True, -1, 0, 1 << 31, 1 << 63, 1 << 127, 10**400, 1.5, float("inf"), float("nan"), "", "x", "1e400", "0-1", "1<<4000", "N//0",
+    "(1<<127)*(1<<127)", "1e308*10", "-" * 1500 + "1", "(" * 300 + "1" + ")" * 300, "__import__('os')", "N**9", "~1.5", "2 >> (0-1)", "sms",
+    [], {}, [1], {"a": 1},
+)  # fmt: skip
+
+
+def _places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*at, key)
+        yield from _places(inner, (*at, key))
+
+
+@given(data=st.data())
+def test_a_committed_table_with_anything_in_it_is_obeyed_or_refused(data: st.DataObject) -> None:
+    """From the file to every number of the launches."""
+    table = copy.deepcopy(_small())
+    for _ in range(data.draw(st.integers(1, 2))):
+        *path, last = data.draw(st.sampled_from(PLACES))
+        spot = table
+        try:
+            for key in path:
+                spot = spot[key]
+            spot[last] = data.draw(st.sampled_from(HOSTILE))
+        except (KeyError, IndexError, TypeError):
+            continue
+    dims = {"B": 2, "N": data.draw(st.sampled_from((0, 1, 1000, 1 << 40))), "C": 100, "D": 128}
+    try:
+        read = Table.from_json(table)
+        variant = choose(read, dims, "bf16").variant
+        concrete(variant.recipe, dims, {}, 132, admitted=data.draw(st.booleans()))
+    except CakeError as exc:
+        assert exc.diagnostic.rule.split("/")[0] in ("dispatch", "lowering")
+
+
+@cache
+def _small() -> dict[str, Any]:
+    """A program's table, cut to its first route and what serves the rest."""
+    table = json.loads((routes.DIRECTORY / "kmeans_update.sm_90a.json").read_bytes())
+    table["routes"], table["fallback"] = table["routes"][:1], table["fallback"][:1]
+    used = {table["fallback"][0], *(r["variant"] for r in table["routes"])}
+    return {**table, "variants": [v for v in table["variants"] if v["id"] in used]}
+
+
+PLACES = list(_places(_small()))
