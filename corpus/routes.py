@@ -316,12 +316,20 @@ def _variant(obj: object, where: str) -> Variant:
     v = _record(obj, where, _VARIANT, ("id", "kernel", "dtype", "recipe"))
     kinds = {"recipe": dict, "bindings": dict}
     v = {k: _typed(x, kinds.get(k, str), f"{where}.{k}") for k, x in v.items()}
-    for i, pair in enumerate(_list(v["recipe"].get("admits", []), f"{where}.recipe.admits")):
-        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(x, str) for x in pair):
-            _bad(f"{where}.recipe.admits[{i}] is [condition, reason]")
-    for i, step in enumerate(_list(v["recipe"].get("launches", []), f"{where}.recipe.launches")):
-        _typed(step, dict, f"{where}.recipe.launches[{i}]")
+    check_recipe(v["recipe"], f"{where}.recipe")
     return Variant(**v)
+
+
+def check_recipe(recipe: Mapping[str, Any], where: str) -> None:
+    """Raise CakeError `dispatch/bad-table` unless a recipe's conditions and launches have their form; `lowering.recipe.concrete` checks
+    what is in them."""
+    for i, pair in enumerate(_list(recipe.get("admits", []), f"{where}.admits")):
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(x, str) for x in pair):
+            _bad(f"{where}.admits[{i}] is [condition, reason]")
+    for i, step in enumerate(_list(recipe.get("launches", []), f"{where}.launches")):
+        _typed(
+            _typed(step, dict, f"{where}.launches[{i}]").get("manifest", {}), dict, f"{where}.launches[{i}].manifest"
+        )
 
 
 def _route(obj: object, where: str) -> Route:

@@ -44,7 +44,7 @@ def expression(text: int | str, names: Collection[str]) -> Expression:
     """
     if isinstance(text, int):
         return lambda env: text
-    run, used = _parsed(text)
+    run, used = _parsed(_text(text))
     unknown = sorted(used.difference(names))
     if unknown:
         raise _bad(text, f"it reads {', '.join(unknown)}; known here: {', '.join(sorted(names)) or 'nothing'}")
@@ -53,13 +53,17 @@ def expression(text: int | str, names: Collection[str]) -> Expression:
 
 def names_in(text: int | str) -> frozenset[str]:
     """Names that the expression reads; raises as `expression`."""
-    return frozenset() if isinstance(text, int) else _parsed(text)[1]
+    return frozenset() if isinstance(text, int) else _parsed(_text(text))[1]
+
+
+def _text(text: object) -> str:
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise _bad(str(text)[:40], f"an expression is text of at most {MAX_TEXT} characters")
+    return text
 
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> tuple[Expression, frozenset[str]]:
-    if not isinstance(text, str) or len(text) > MAX_TEXT:
-        raise _bad(str(text)[:40], f"an expression is text of at most {MAX_TEXT} characters")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:

@@ -63,3 +63,11 @@ def test_values_without_end_are_refused_when_they_arise(text: str) -> None:
     run = expression(text, NAMES)
     with pytest.raises(CakeError, match="cannot be used"):
         run({"M": 3, "N": 5, "sms": 132})
+
+
+@pytest.mark.parametrize("text", [[], {}, None, 1.5, b"1"])
+def test_what_is_no_text_is_refused(text: object) -> None:
+    with pytest.raises(CakeError, match="an expression is text"):
+        expression(text, ())  # type: ignore[arg-type]
+    with pytest.raises(CakeError, match="an expression is text"):
+        names_in(text)  # type: ignore[arg-type]
