@@ -85,7 +85,7 @@ def setup() -> None:
     if STAMP.exists() and STAMP.read_text().strip() == mark and (BIN / f"cake{EXE}").exists():
         return
     started = time.monotonic()
-    say("setting up .venv (first time: some 300 MB of wheels)")
+    say("setting up .venv (first time: some 370 MB of wheels)")
     pip = make_venv()
     quiet: list[str | Path] = ["--quiet", "--disable-pip-version-check", "--no-input"]
     say("  installing requirements.lock")
