@@ -32,6 +32,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
     "--budget", type=click.FloatRange(min=5), default=300.0, show_default=True, metavar="SECONDS", help="GPU time."
 )
 @click.option("--only-shapes", multiple=True, metavar="B=..,N=..", help="Tune on these shapes only (repeatable).")
+@click.option("--commit", default="", metavar="HASH", help="Commit of the measured tree, where that is no checkout.")
 @click.option("--most", type=click.IntRange(1, 400), help="Compile at most so many candidates.")
 @click.option(
     "--tables", type=FOLDER, metavar="DIR", help="Write table and record here instead of where Cake reads them."
@@ -40,7 +41,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.pass_context
 def tune(
     ctx: click.Context, name: str, into: Path | None, record: tuple[Path, Path] | None, seed: int, budget: float,
-    only_shapes: tuple[str, ...], most: int | None, tables: Path | None, as_json: bool,
+    only_shapes: tuple[str, ...], most: int | None, commit: str, tables: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure the kernels of FAMILY and make its route table: which variant serves which shape."""
     from corpus.families import family
@@ -74,13 +75,21 @@ def tune(
     engine = ctx.obj.engine()
     if record is not None:
         with working("deciding"):
-            result = tuning.record(engine, chosen, record[0], record[1], tables, f"{command} --record DIR OUT")
+            result = tuning.record(engine, chosen, record[0], record[1], tables, f"{command} --record DIR OUT", commit)
         finish(ctx, result, as_json, show=show_rows)
     settings = Settings() if most is None else Settings(compiled=most)
     if into is not None:
         with working("preparing") as control:
             made = tuning.prepare_into(
-                engine, chosen, into, settings, seed, only, f"{command} --prepare DIR", control, installed_commit()
+                engine,
+                chosen,
+                into,
+                settings,
+                seed,
+                only,
+                f"{command} --prepare DIR",
+                control,
+                commit or installed_commit(),
             )
         finish(ctx, tuning.prepared(made, into), as_json, show=show_rows)
     engine.store.require()
@@ -92,7 +101,9 @@ def tune(
     with working("tuning") as control:
         if tuning.current(home, chosen, settings, seed, only) is None:
             tuning.forget(home)
-            tuning.prepare_into(engine, chosen, home, settings, seed, only, command, control, installed_commit())
+            tuning.prepare_into(
+                engine, chosen, home, settings, seed, only, command, control, commit or installed_commit()
+            )
         tuning.run_here(engine, home, home / "journal.jsonl", budget, control)
     finish(ctx, tuning.record(engine, chosen, home, home / "journal.jsonl", tables, command), as_json, show=show_rows)
 

@@ -87,7 +87,9 @@ def run_here(engine: Engine, directory: Path, out: Path, budget_s: float, contro
     )  # fmt: skip
 
 
-def record(engine: Engine, family: Family, directory: Path, out: Path, into: Path | None, command: str) -> Result:
+def record(
+    engine: Engine, family: Family, directory: Path, out: Path, into: Path | None, command: str, commit: str = ""
+) -> Result:
     """Decide, write table and record, and put the campaign into the evidence store."""
     campaign = campaigns.read(directory)
     if campaign.family != family.name:
@@ -100,13 +102,9 @@ def record(engine: Engine, family: Family, directory: Path, out: Path, into: Pat
         )
     journal = Journal(out, campaign.id)
     try:
-        made = table.make(
-            family,
-            campaign,
-            journal,
-            command=command,
-            date=str(journal.of("start")[-1]["date"]) if journal.of("start") else "",
-        )
+        starts = journal.of("start")
+        date = str(starts[-1]["date"]) if starts else ""
+        made = table.make(family, campaign, journal, command=command, date=date, commit=commit)
     finally:
         journal.close()
     store(engine, campaign, made)

@@ -72,6 +72,7 @@ def family(name: str, contract: str, summary: str, members: tuple[Member, ...]) 
             "waves128": Derived((("M", 128), ("N", 128)), "waves of tiles of 128 x 128", per_sm=True),
             "waves256": Derived((("M", 128), ("N", 256)), "waves of tiles of 128 x 256", per_sm=True),
         },
+        guards=("tiles128", "N", "K"),
         shapes={
             "squares": shapes(tuple((n, n, n) for n in SQUARES if n < 6144)),
             "models": shapes(tuple(s for s in MODELS if s[0] * s[1] * s[2] < 1 << 37)),

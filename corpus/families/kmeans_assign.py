@@ -99,9 +99,8 @@ FAMILY = Family(
     steps={"D": 8},
     derived={
         "tiles64": Derived((("B", 1), ("N", 64)), "row tiles of one warpgroup"),
-        "tiles128": Derived((("B", 1), ("N", 128)), "row tiles of two warpgroups"),
     },
-    guards=("tiles64", "tiles128", "C", "D"),
+    guards=("tiles64", "C", "D"),
     shapes={"contract": _shapes(CONTRACT), "large": _shapes(LARGE), "heldout": _shapes(HELDOUT)},
     repeat={"B": 3, "N": 50021},
     most_variants=12,

@@ -330,6 +330,29 @@ def held_out(seen: Observed, rules: Rules, fallback: tuple[int, ...], seed: int)
     return sorted(out)
 
 
+def tightened(listing: Listing, seen: Observed, support: int) -> Listing:
+    """The list whose rules that fewer than `support` shapes carry do not reach beyond them: for every feature a constant half way
+    (geometrically) to the nearest value of another shape on either side, if there is one. What lies outside goes to the rules below,
+    which more shapes carry."""
+    rules = []
+    for rule in listing.rules:
+        if rule.served and len(rule.served) < support:
+            own = [seen.features[s] for s in rule.served]
+            guard: list[Comparison] = []
+            for name in own[0]:
+                inside = [f[name] for f in own]
+                others = {f[name] for f in seen.features}
+                below = max((v for v in others if v < min(inside)), default=None)
+                above = min((v for v in others if v > max(inside)), default=None)
+                if below is not None:
+                    guard.append(Comparison(name, ">", min(math.isqrt(below * min(inside)), min(inside) - 1)))
+                if above is not None:
+                    guard.append(Comparison(name, "<=", max(math.isqrt(above * max(inside)), max(inside))))
+            rule = replace(rule, guard=tuple(guard))
+        rules.append(rule)
+    return replace(listing, rules=tuple(rules))
+
+
 def learn(
     seen: Observed, allowed: Sequence[int], probes: np.ndarray, most: int, seed: int, *, quick: bool = False
 ) -> Listing:

@@ -25,7 +25,8 @@ element types that take these routes."""
 
 @dataclass(frozen=True)
 class Decision:
-    """The routes of one element type. probe_takes[p, c] and probe_features: of `validate.probes`."""
+    """The routes of one element type. tuned: how many of the shapes are tuning shapes (they come first). probe_takes[p, c] and
+    probe_features: of `validate.probes`."""
 
     dtype: str
     seen: Observed
@@ -33,6 +34,7 @@ class Decision:
     probe_shapes: tuple[Shape, ...]
     probe_takes: np.ndarray
     probe_features: tuple[Mapping[str, int], ...]
+    tuned: int
 
     def name(self, column: int) -> str:
         """A candidate's id."""
@@ -57,36 +59,45 @@ def served_dtypes(family: Family, campaign: Campaign) -> list[str]:
     ]
 
 
+def decided_on(family: Family, journal: Journal, dtype: str) -> list[dict[str, Any]]:
+    """The lines that routes rest on: the tuning shapes and, from the validation of earlier routes, the boundary shapes and every second
+    unseen one. The latter lie where a family's shapes leave room, so routes do not reach into what nobody has measured; the held-out
+    shapes and the other unseen ones are never among them."""
+    source = family.alike.get(dtype, dtype)
+    own = [e for e in journal.of("shape") if e["dtype"] == source]
+    unseen = [e for e in own if e["phase"] == VALIDATE and e["set"] == validate.UNSEEN]
+    joined = [e for e in own if e["phase"] == VALIDATE and e["set"] == validate.BOUNDARY] + unseen[::2]
+    return [e for e in own if e["phase"] == TUNE] + joined
+
+
 def decide(
     family: Family, campaign: Campaign, journal: Journal, dtype: str, sms: int, *, quick: bool = False
 ) -> Decision:
-    """Routes from what was measured in the phase `tune`; for an element type that is alike another, from the times of that one and
+    """Routes from what was measured (`decided_on`); for an element type that is alike another, from the times of that one and
     with its twins. quick: as of `buckets.learn`. Raises CakeError `tuning/nothing-measured`, `tuning/not-covered`."""
-    source = family.alike.get(dtype, dtype)
-    entries = [e for e in journal.of("shape") if e["phase"] == TUNE and e["dtype"] == source]
+    entries = decided_on(family, journal, dtype)
     # a later shape may show a candidate to be wrong; then it serves nothing, and the routes are made anew without it
     wrong = {
         n for e in journal.of("shape") for n, c in e["contenders"].items() if c["check"] == "failed"
     } | journal.lost_ids
-    key = (family.name, dtype, sms, quick, len(entries), frozenset(wrong))
+    judged = None
+    if dtype in family.alike and not quick:  # while the campaign runs, twins are named first and judged then
+        own = [e for e in journal.of("shape") if e["dtype"] == dtype]
+        judged = frozenset(n for e in own for n, c in e["contenders"].items() if c["check"] == "passed")
+    key = (family.name, dtype, sms, quick, len(entries), frozenset(wrong), judged)
     if key not in journal.memo:
-        journal.memo[key] = _decide(family, campaign, dtype, entries, wrong, sms, quick)
+        journal.memo[key] = _decide(family, campaign, dtype, entries, wrong, judged, sms, quick)
     return journal.memo[key]
 
 
 def _decide(
-    family: Family,
-    campaign: Campaign,
-    dtype: str,
-    entries: Sequence[Mapping[str, Any]],
-    wrong: set[str],
-    sms: int,
-    quick: bool,
-) -> Decision:
+    family: Family, campaign: Campaign, dtype: str, entries: Sequence[Mapping[str, Any]], wrong: set[str],
+    judged: frozenset[str] | None, sms: int, quick: bool,
+) -> Decision:  # fmt: skip
     source = family.alike.get(dtype, dtype)
     good = trusted(entries, wrong)
     stands = {c.id: c.id if source == dtype else c.twins.get(dtype, "") for c in campaign.candidates if c.id in good}
-    names = {n: m for n, m in stands.items() if m and m not in wrong}
+    names = {n: m for n, m in stands.items() if m and m not in wrong and (judged is None or m in judged)}
     if not names:
         raise _failed("tuning/nothing-measured", f"no candidate of {family.name} for {dtype} was measured and right")
     seen = observe(family, campaign, names, entries, sms)
@@ -97,14 +108,17 @@ def _decide(
     allowed = [c for c, n in enumerate(seen.candidates) if campaign.record(n).kernel in may]
     # what no kernel takes at all is said by the report and no reason for no table
     seen = seen.subset([s for s in range(len(seen.shapes)) if seen.takes[s].any()])
-    served = takes.any(axis=1)
+    served = takes[:, allowed].any(axis=1)
     try:
         listing = buckets.learn(seen, allowed, takes[served], family.most_variants, campaign.seed, quick=quick)
     except NotCovered as exc:
         shape = shapes[int(np.flatnonzero(served)[exc.at])] if exc.at >= 0 else seen.shapes[exc.at + len(seen.shapes)]
         raise _failed("tuning/not-covered", f"no fallback of {family.name} for {dtype} takes {_text(shape)}") from exc
     features = tuple(family.features(s, sms) for s in shapes)
-    return Decision(dtype, seen, listing, tuple(shapes), takes, features)
+    tuning = {shape_key(e["dims"]) for e in entries if e["phase"] == TUNE}
+    return Decision(
+        dtype, seen, listing, tuple(shapes), takes, features, sum(shape_key(s) in tuning for s in seen.shapes)
+    )
 
 
 def to_validate(
@@ -138,8 +152,9 @@ def validated(
     and a time of a boundary within the noise of it counts as it is."""
     taken = dict(zip(decision.named, taken_by(family, campaign, decision.named, sms), strict=True))
     rows = []
+    known = {shape_key(s) for s in decision.seen.shapes}
     for e in journal.of("shape"):
-        if e["phase"] != VALIDATE or e["dtype"] != decision.dtype:
+        if e["phase"] != VALIDATE or e["dtype"] != decision.dtype or shape_key(e["dims"]) in known:
             continue
         us = {n: c["us"] for n, c in e["contenders"].items() if "us" in c and c["check"] == "passed" and n in taken}
         takes = {n: t(e["dims"]) for n, t in taken.items()}
@@ -162,7 +177,8 @@ def tuned(decision: Decision) -> list[dict[str, Any]]:
         best = int(np.nanargmin(seen.us[s]))
         rows.append(
             {
-                "set": "tuned", "dims": dict(seen.shapes[s]), "chosen": decision.name(int(c)), "best": decision.name(best),
+                "set": "tuned" if s < decision.tuned else "joined", "dims": dict(seen.shapes[s]),
+                "chosen": decision.name(int(c)), "best": decision.name(best),
                 "loss": round(float(seen.us[s, c] / seen.us[s, best]), 4), "us": float(seen.us[s, c]),
                 "measured": bool(seen.measured[s, c]),
             }

@@ -18,7 +18,6 @@ from lowering.sizes import expression
 UNMEASURED = 1.25
 """A candidate that was not measured at a shape that it takes was predicted to lose there: it counts as at least so many times the
 best that was measured."""
-AA_SHARE = 0.95
 
 
 @dataclass(frozen=True)
@@ -80,15 +79,15 @@ def trusted(entries: Sequence[Mapping[str, Any]], lost: frozenset[str] | set[str
 
 
 def noise(entries: Sequence[Mapping[str, Any]]) -> float:
-    """The A/A bound: |log ratio| of the medians of a candidate and of itself, below which 95 % of the shapes stay; at least the
-    timing gate's own band."""
-    found = sorted(
+    """The A/A bound: the |log ratio| between the medians of a candidate and of itself that 95 % of the shapes keep within, from the
+    median of all shapes (1.96 / 0.6745 times it, as of normal noise), so that a few shapes that were disturbed do not raise it for
+    all; at least the timing gate's own band."""
+    found = [
         abs(math.log(statistics.median(e["again"]["samples_us"]) / e["contenders"][e["again"]["of"]]["us"]))
         for e in entries
         if e.get("again") and e["again"]["samples_us"] and "us" in e["contenders"][e["again"]["of"]]
-    )
-    at = found[min(len(found) - 1, math.ceil(AA_SHARE * len(found)) - 1)] if found else 0.0
-    return max(at, math.log(1 + stats.NOISE))
+    ]
+    return max(1.96 / 0.6745 * statistics.median(found) if found else 0.0, math.log(1 + stats.NOISE))
 
 
 def observe(

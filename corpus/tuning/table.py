@@ -21,8 +21,9 @@ from typing import Any
 from cake_ir.diagnostics import CakeError, error
 from corpus import evidence, routes
 from corpus.families import DIRECTORY, Family, Shape
+from corpus.recipes import table_text
 from corpus.tuning.campaign import Campaign
-from corpus.tuning.decide import TUNE, Decision, decide, report, served_dtypes
+from corpus.tuning.decide import JUDGE, TUNE, Decision, decide, report, served_dtypes
 from corpus.tuning.journal import Journal, shape_key
 from corpus.tuning.prepare import sample_cost_s
 
@@ -53,8 +54,10 @@ def measurement_id(campaign: str, entry: Mapping[str, Any], candidate: str) -> s
     return "m_" + hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def make(family: Family, campaign: Campaign, journal: Journal, *, command: str, date: str) -> Made:
-    """Decide and put together. Raises CakeError: `tuning/not-run` for a journal without a start, and as `decide`."""
+def make(family: Family, campaign: Campaign, journal: Journal, *, command: str, date: str, commit: str = "") -> Made:
+    """Decide and put together. commit: of the tree that was measured, where the campaign does not name it.
+
+    Raises CakeError: `tuning/not-run` for a journal without a start, and as `decide`."""
     starts = journal.of("start")
     if not starts:
         raise CakeError(
@@ -70,7 +73,7 @@ def make(family: Family, campaign: Campaign, journal: Journal, *, command: str, 
     end = journal.of("end")[-1] if journal.of("end") else {}
     record = {
         "kind": "tuning", "family": family.name, "target": campaign.target, "campaign": campaign.id, "date": date,
-        "commit": campaign.commit, "commands": [campaign.command, str(starts[-1].get("command", "")), command],
+        "commit": campaign.commit or commit, "commands": [campaign.command, str(starts[-1].get("command", "")), command],
         "device": device, "compiler": campaign.compiler, "packages": starts[-1].get("packages", {}), "seed": campaign.seed,
         "secret": starts[0].get("secret", ""), "settings": campaign.settings.model_dump(), "contracts": campaign.contracts,
         "prepare_s": campaign.prepare_s, "run_s": _run_s(journal), "complete": bool(end.get("complete")),
@@ -90,7 +93,9 @@ def write(made: Made, tables: Path = DIRECTORY, results: Path = RESULTS) -> tupl
     record = evidence.replace_text(
         results / f"{made.table.family}.json", json.dumps(made.record, sort_keys=True, separators=(",", ":")) + "\n"
     )
-    table = evidence.replace(tables / f"{made.table.family}.{made.table.target}.json", made.table.to_json())
+    table = evidence.replace_text(
+        tables / f"{made.table.family}.{made.table.target}.json", table_text(made.table).decode()
+    )
     return table, record
 
 
@@ -101,7 +106,7 @@ def _table(
     variants: dict[str, routes.Variant] = {}
     rows: list[routes.Route] = []
     fallback: list[str] = []
-    entries = {(e["dtype"], shape_key(e["dims"])): e for e in journal.of("shape") if e["phase"] == TUNE}
+    entries = {(e["dtype"], shape_key(e["dims"])): e for e in journal.of("shape") if e["phase"] != JUDGE}
 
     def use(name: str) -> str:
         c = campaign.record(name)
