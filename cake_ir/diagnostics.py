@@ -93,8 +93,9 @@ class Diagnostic(_Model):
     fixes: tuple[Fix, ...] = ()
 
     def render(self) -> str:
-        """The one-line text form."""
-        return f"{self.span}: {self.severity}[{self.rule}]: {self.message}"
+        """The one-line text form; a finding without a place in a text has none."""
+        place = "" if self.span == NOWHERE else f"{self.span}: "
+        return f"{place}{self.severity}[{self.rule}]: {self.message}"
 
 
 def error(rule: str, family: Family, message: str, span: Span = NOWHERE, **more: object) -> Diagnostic:

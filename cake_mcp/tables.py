@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cake_ir.fault import fault
+from cake_ir.fault import CakeError, fault
 from cake_mcp import compiled
 from corpus import routes
 from corpus.routes import Choice
@@ -25,7 +25,6 @@ def explain(family: str, dims: Mapping[str, int], dtype: str = "bf16", *, target
     """
     sms = None
     if target is None:
-        from cake_ir.fault import CakeError
         from cake_mcp.operation import gpu
 
         try:
@@ -33,7 +32,9 @@ def explain(family: str, dims: Mapping[str, int], dtype: str = "bf16", *, target
             target, sms = device.target, device.sms
         except CakeError:
             found = targets(family)
-            if len(found) != 1:
+            if not found:
+                raise _no_table(family, None) from None
+            if len(found) > 1:
                 raise
             target = found[0]
     return routes.choose(compiled.table(family, target), dims, dtype, sms)
@@ -75,10 +76,7 @@ def prepare(family: str | None = None, target: str | None = None) -> dict[str, i
         }
     )
     if not names:
-        raise fault(
-            "dispatch/no-table", f"there is no table of {family or 'any family'} for {target or 'any target'}; make one with `cake tune`",
-            contract="Variants are those of the tables.",
-        )  # fmt: skip
+        raise _no_table(family, target)
     out: dict[str, int] = {}
     with ThreadPoolExecutor(2) as pool:  # the compiler is a process of its own
         for name in names:
@@ -88,3 +86,13 @@ def prepare(family: str | None = None, target: str | None = None) -> dict[str, i
             )
             out[".".join(name)] = len({key for cubins in made for key in cubins})
     return out
+
+
+def _no_table(family: str | None, target: str | None) -> CakeError:
+    known = sorted({p.name.split(".")[0] for d in compiled.directories() for p in d.glob("*.*.json")})
+    return fault(
+        "dispatch/no-table",
+        f"there is no table of {family or 'any family'} for {target or 'any target'} (tables of: {', '.join(known) or 'none'}); "
+        f"make one with `cake tune{' ' + family if family else ''}`",
+        contract="Variants are those of the tables.",
+    )  # fmt: skip

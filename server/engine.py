@@ -301,7 +301,7 @@ class Engine:
         if len(units) > 1:
             raise BadArgument(
                 f"the file has {len(units)} kernels: {', '.join(u.kernel for u in units)}",
-                "name one with kernel=",
+                "name one: kernel= (on the command line --kernel)",
                 code="args/kernel-needed",
             )
         if not units or units[0].bound is None:
