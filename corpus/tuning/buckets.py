@@ -6,8 +6,9 @@ between two constants, and another on one side of a constant). It is kept only w
 noise. Rules that later ones made useless are taken out, and comparisons that decide nothing. No randomness: equal choices go to
 the first candidate, feature and constant in order.
 
-How few shapes may carry a route is the one free number. It is the one for which the loss is least on average over the shapes
-themselves and over cross-validation, in which tables made without a quarter of the shapes serve that quarter.
+How few shapes may carry a route, and below how many it may not reach beyond them, are the two free numbers. They are those for
+which the loss is least on average over the shapes themselves and over cross-validation, in which tables made without a quarter
+of the shapes serve that quarter.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from lowering.runtime import stats
 FOLDS = 4
 LEAST = (1, 2, 3)
 """How few shapes may carry a route: what `learn` chooses among."""
+SUPPORT = (0, 2, 5)
+"""Below how many shapes a route may not reach beyond those that carry it: what `learn` chooses among, as well."""
 MOST_ROUTES = 24
 POOL = 2
 """Candidates looked at, in multiples of those that the list may name."""
@@ -319,13 +322,24 @@ def folds(count: int, seed: int) -> list[list[int]]:
     return [sorted(rows[i::FOLDS]) for i in range(FOLDS) if rows[i::FOLDS]]
 
 
-def held_out(seen: Observed, rules: Rules, fallback: tuple[int, ...], seed: int) -> list[tuple[int, float]]:
-    """(row, log regret) of every shape under the list made without its quarter."""
-    out = []
+Fold = tuple[list[int], Observed, Listing]
+"""Rows left out, the shapes without them, and the list made from those."""
+
+
+def without_quarters(seen: Observed, rules: Rules, fallback: tuple[int, ...], seed: int) -> list[Fold]:
+    """A list per quarter left out."""
+    out: list[Fold] = []
     for left in folds(len(seen.shapes), seed):
-        kept = [s for s in range(len(seen.shapes)) if s not in left]
-        listing = grow(seen.subset(kept), rules, fallback)
-        lost = regret(listing, seen.subset(left))
+        kept = seen.subset([s for s in range(len(seen.shapes)) if s not in left])
+        out.append((left, kept, grow(kept, rules, fallback)))
+    return out
+
+
+def held_out(seen: Observed, made: Sequence[Fold], support: int) -> list[tuple[int, float]]:
+    """(row, log regret) of every shape under the list made without its quarter, tightened."""
+    out = []
+    for left, kept, listing in made:
+        lost = regret(tightened(listing, kept, support), seen.subset(left))
         out += list(zip(left, lost.tolist(), strict=True))
     return sorted(out)
 
@@ -366,11 +380,12 @@ def learn(
     for least in LEAST if enough else LEAST[:1]:
         limits = Rules(most, least)
         listing = grow(seen, limits, base)
-        left = held_out(seen, limits, base, seed) if enough else []
-        score = float(regret(listing, seen).mean())
-        if left:
-            score = (score + float(np.mean([r for _, r in left]))) / 2
-        if best is None or score <= best[0] + 1e-9:
-            best = score, replace(listing, least=least, folds=tuple(left))
+        made = without_quarters(seen, limits, base, seed) if enough else []
+        own = float(regret(listing, seen).mean())
+        for support in SUPPORT:
+            left = held_out(seen, made, support)
+            score = (own + float(np.mean([r for _, r in left]))) / 2 if left else own
+            if best is None or score <= best[0] + 1e-9:
+                best = score, replace(tightened(listing, seen, support), least=least, folds=tuple(left))
     assert best is not None
     return best[1]

@@ -18,6 +18,7 @@ from corpus.tuning.campaign import Campaign
 from corpus.tuning.journal import Journal, shape_key
 from corpus.tuning.observed import Observed, observe, taken_by, trusted
 
+CUT = "cut"
 TUNE, VALIDATE, JUDGE = "tune", "validate", "judge"
 """Phases of a journal's shapes: candidates on the tuning shapes, the table's variants on the validation shapes, variants of the
 element types that take these routes."""
@@ -59,15 +60,18 @@ def served_dtypes(family: Family, campaign: Campaign) -> list[str]:
     ]
 
 
-def decided_on(family: Family, journal: Journal, dtype: str) -> list[dict[str, Any]]:
+def decided_on(family: Family, campaign: Campaign, journal: Journal, dtype: str) -> list[dict[str, Any]]:
     """The lines that routes rest on: the tuning shapes and, from the validation of earlier routes, the boundary shapes and every second
     unseen one. The latter lie where a family's shapes leave room, so routes do not reach into what nobody has measured; the held-out
-    shapes and the other unseen ones are never among them."""
+    shapes and the other unseen ones are never among them. Tuning shapes that a short budget cut off take part with predictions."""
     source = family.alike.get(dtype, dtype)
     own = [e for e in journal.of("shape") if e["dtype"] == source]
     unseen = [e for e in own if e["phase"] == VALIDATE and e["set"] == validate.UNSEEN]
     joined = [e for e in own if e["phase"] == VALIDATE and e["set"] == validate.BOUNDARY] + unseen[::2]
-    return [e for e in own if e["phase"] == TUNE] + joined
+    tuned = [e for e in own if e["phase"] == TUNE]
+    done = {shape_key(e["dims"]) for e in tuned}
+    cut = [e.dims for e in campaign.shapes if source in e.candidates and shape_key(e.dims) not in done]
+    return tuned + joined + [{"phase": CUT, "dims": d, "contenders": {}} for d in cut]
 
 
 def decide(
@@ -75,7 +79,7 @@ def decide(
 ) -> Decision:
     """Routes from what was measured (`decided_on`); for an element type that is alike another, from the times of that one and
     with its twins. quick: as of `buckets.learn`. Raises CakeError `tuning/nothing-measured`, `tuning/not-covered`."""
-    entries = decided_on(family, journal, dtype)
+    entries = decided_on(family, campaign, journal, dtype)
     # a later shape may show a candidate to be wrong; then it serves nothing, and the routes are made anew without it
     wrong = {
         n for e in journal.of("shape") for n, c in e["contenders"].items() if c["check"] == "failed"
@@ -177,7 +181,7 @@ def tuned(decision: Decision) -> list[dict[str, Any]]:
         best = int(np.nanargmin(seen.us[s]))
         rows.append(
             {
-                "set": "tuned" if s < decision.tuned else "joined", "dims": dict(seen.shapes[s]),
+                "set": "tuned" if s < decision.tuned else "joined" if seen.measured[s].any() else CUT, "dims": dict(seen.shapes[s]),
                 "chosen": decision.name(int(c)), "best": decision.name(best),
                 "loss": round(float(seen.us[s, c] / seen.us[s, best]), 4), "us": float(seen.us[s, c]),
                 "measured": bool(seen.measured[s, c]),
@@ -188,7 +192,7 @@ def tuned(decision: Decision) -> list[dict[str, Any]]:
 
 def report(family: Family, campaign: Campaign, journal: Journal, decision: Decision, sms: int) -> dict[str, Any]:
     """What was proved of the routes of one element type, losses first; plain JSON."""
-    rows = [*tuned(decision), *validated(family, campaign, journal, decision, sms)]
+    rows = [r for r in tuned(decision) if r["set"] != CUT] + validated(family, campaign, journal, decision, sms)
     logs = [x for _, x in decision.listing.folds]
     served = [any(row) for row in decision.probe_takes.tolist()]
     nobody = [s for s, ok in zip(decision.probe_shapes, served, strict=True) if not ok]

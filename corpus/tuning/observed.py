@@ -93,7 +93,7 @@ def noise(entries: Sequence[Mapping[str, Any]]) -> float:
 def observe(
     family: Family, campaign: Campaign, names: Mapping[str, str], entries: Sequence[Mapping[str, Any]], sms: int
 ) -> Observed:
-    """The matrix of the shapes that were measured.
+    """The matrix of the shapes of `entries`, in their order; one without contenders is known by corrected predictions only.
 
     names: measured candidate -> the candidate it stands for (itself, or its twin of another element type), in order.
     """
@@ -108,7 +108,7 @@ def observe(
             taken[s, c] = taken[s, c] or takes(e["dims"])
     _fill(campaign, list(names), entries, us, taken)
     shapes = tuple(dict(e["dims"]) for e in entries)
-    keep = [s for s in range(len(shapes)) if measured[s].any()]
+    keep = [s for s in range(len(shapes)) if not np.isnan(us[s]).all()]
     features = tuple(family.features(s, sms) for s in shapes)
     return Observed(shapes, features, tuple(names.values()), us, measured, noise(entries)).subset(keep)
 
@@ -117,7 +117,7 @@ def _fill(
     campaign: Campaign, names: Sequence[str], entries: Sequence[Mapping[str, Any]], us: np.ndarray, taken: np.ndarray
 ) -> None:
     """Estimates where a candidate takes a shape and was not measured: its prediction, corrected by what its measured ones were off
-    by, and no better than `UNMEASURED` times the best."""
+    by, and, where others were measured, no better than `UNMEASURED` times the best of them."""
     number = {tuple(sorted(e.dims.items())): i for i, e in enumerate(campaign.shapes)}
     rows = [number.get(tuple(sorted(e["dims"].items()))) for e in entries]
     real = us.copy()
@@ -127,7 +127,12 @@ def _fill(
         off = [math.log(real[s, c] / p) for s, p in enumerate(told) if p and not np.isnan(real[s, c])]
         factor = math.exp(statistics.median(off)) if off else 1.0
         for s, p in enumerate(told):
-            if not taken[s, c] or not np.isnan(us[s, c]) or np.isnan(real[s]).all():
+            if not taken[s, c] or not np.isnan(us[s, c]):
+                continue
+            if (
+                np.isnan(real[s]).all()
+            ):  # nobody was measured here: predictions alone, where this candidate's are known to be worth something
+                us[s, c] = p * factor if p and off else np.nan
                 continue
             least = UNMEASURED * float(np.nanmin(real[s]))
             us[s, c] = max(p * factor, least) if p else least

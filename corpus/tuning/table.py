@@ -121,8 +121,8 @@ def _table(
             measured = judged.get(name, name)
             paid = []
             for s in rule.served:
-                e = entries[family.alike.get(dtype, dtype), shape_key(decision.seen.shapes[s])]
-                if measured in e["contenders"]:
+                e = entries.get((family.alike.get(dtype, dtype), shape_key(decision.seen.shapes[s])))
+                if e is not None and measured in e["contenders"]:
                     paid.append(measurement_id(campaign.id, e, measured))
             rows.append(routes.Route(name, guard, tuple(paid[:MOST_EVIDENCE]), round(rule.gain, 4), len(rule.served)))
         fallback += [use(decision.name(c)) for c in decision.listing.fallback]
