@@ -136,7 +136,7 @@ def races_property(bound: BoundKernel, found: list[Diagnostic], shapes: int) -> 
             name, "proved", "all shapes", "no tensor is both written and touched otherwise, reductions commute"
         )
     if facts.announced:
-        reason = "a grid sync, polled flags or returned atomics order CTAs; across clusters that is not followed"
+        reason = "a grid sync or polled flags order CTAs; across clusters that is not followed"
         return Property(name, "undecided", "accesses of different clusters", reason)
     loose = sorted({r.tensor.name for op, _, r in touches if r.tensor in mixed and not facts.certain(op, r)})
     if loose:

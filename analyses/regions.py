@@ -211,14 +211,10 @@ def ordering(bound: BoundKernel) -> bool:
 
 
 def announcing(bound: BoundKernel) -> bool:
-    """Whether CTAs of different clusters may order accesses: by a grid-wide sync, by flags that are polled, or by what an atomic
-    returns (the last one to come reads what the others wrote)."""
+    """Whether CTAs of different clusters may order accesses: by a grid-wide sync, or by flags that are polled. What an atomic returns
+    orders nothing: it is relaxed, so that the last one to come does not see what the others wrote before."""
     return any(
-        isinstance(s, While)
-        or (
-            isinstance(s, Op)
-            and ((s.name == "sync" and s.attrs.get("scope") == "grid") or (s.name.startswith("atomic_") and s.results))
-        )
+        isinstance(s, While) or (isinstance(s, Op) and s.name == "sync" and s.attrs.get("scope") == "grid")
         for s in walk(bound.body)
     )
 

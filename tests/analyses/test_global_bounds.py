@@ -272,3 +272,21 @@ def count(label: In[i32, N], sums: InOut[i32, M]):
         atomic_add(sums[who], fragment(i32, vec(1).cols[32], 1))
 """
     assert verdict(verify_text(text), "global bounds") == want
+
+
+@pytest.mark.parametrize("fetch", ["", "        q = atomic_fetch_add(n[0:], one)\n"])
+def test_what_an_atomic_returns_orders_no_blocks(fetch: str) -> None:
+    """It is relaxed: a race stays one where numbers are fetched as well."""
+    text = f"""
+@kernel(target="sm_90a")
+def k(n: InOut[i32, 4], y: Out[i32, M, 32], z: InOut[i32, M + 2, 32]):
+    launch(ctas=M)
+    r = role(warp)
+    with r:
+        one = fragment(i32, vec(1).cols[32], 1)
+        q = one
+{fetch}        store(z[cta, 0:], one)
+        store(y[cta, 0:], q + load(z[cta + 2, 0:], vec(1).cols[32]))
+"""
+    report = verify_text(text if fetch else text.replace("n: InOut[i32, 4], ", ""))
+    assert "data/global-race" in rules(report)
