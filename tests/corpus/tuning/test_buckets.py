@@ -94,7 +94,7 @@ def test_fallbacks_cover_what_one_candidate_does_not() -> None:
         buckets.learn(seen(shapes, us), [1, 2], takes, 3, 0)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=12)
 @given(st.integers(0, 10**6), st.integers(2, 6), st.integers(3, 14))
 def test_every_shape_that_something_takes_is_served(seed: int, candidates: int, count: int) -> None:
     source = random.Random(seed)
