@@ -92,6 +92,20 @@ def test_readme_and_docs_links_resolve() -> None:
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+        for link, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+            heads = re.findall(r"^#+ (.*)$", ((page.parent / link) if link else page).read_text(), re.M)
+            assert anchor in {_anchor(h) for h in heads}, f"{page.name}: {link}#{anchor}"
+
+
+def test_every_page_is_linked_from_another() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    linked = {(p.parent / link).resolve() for p in pages for link in re.findall(r"\]\(([^)#:]+)", p.read_text())}
+    assert {p.name for p in pages[1:] if p not in linked} == set()
+
+
+def _anchor(heading: str) -> str:
+    """What a heading is linked by, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 # ---- dev.py --------------------------------------------------------------------------------------------------------
