@@ -26,7 +26,11 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
     "--record", type=click.Path(path_type=Path), nargs=2, metavar="DIR OUT", help="Only record the run OUT of campaign DIR."
 )  # fmt: skip
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Of everything that is drawn: folds, probes, unseen shapes."
+    "--seed",
+    type=click.IntRange(0, (1 << 63) - 1),
+    default=0,
+    show_default=True,
+    help="Of everything that is drawn: folds, probes, unseen shapes.",
 )
 @click.option(
     "--budget", type=click.FloatRange(min=5), default=300.0, show_default=True, metavar="SECONDS", help="GPU time."

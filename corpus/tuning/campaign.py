@@ -13,18 +13,21 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cake_ir.diagnostics import CakeError, error
 from corpus import files
 from corpus.contract import Contract, contracts
+from corpus.routes import check_recipe
 
 FORMAT = 1
 MAX_BYTES = 64 << 20
 MAX_CUBIN = 16 << 20
 _SHA = re.compile(r"[0-9a-f]{64}\Z")
+NAME = r"^[a-z][a-z0-9_]{0,63}$"
+"""Of families and targets: they become names of files."""
 
 
 class _Model(BaseModel):
@@ -86,8 +89,8 @@ class Record(_Model):
 class ShapeEntry(_Model):
     """A tuning shape and, per element type, the ids of the candidates to measure there, best prediction first."""
 
-    set: str
-    dims: dict[str, int]
+    set: str = Field(max_length=40)
+    dims: dict[str, Annotated[int, Field(ge=0, lt=1 << 48)]]
     candidates: dict[str, tuple[str, ...]]
 
 
@@ -111,15 +114,15 @@ class Campaign(_Model):
     that bind and pass the static rules; verified: those that prediction chose and the whole verifier accepts."""
 
     format: Literal[1] = FORMAT
-    family: str
-    target: str
+    family: str = Field(pattern=NAME)
+    target: str = Field(pattern=NAME)
     date: str
     commit: str
     command: str
     compiler: str
-    seed: int
+    seed: int = Field(ge=0, lt=1 << 63)
     settings: Settings
-    contracts: dict[str, dict[str, str]]
+    contracts: dict[str, dict[Literal["name", "digest"], str]]
     kernels: dict[str, Kernel]
     candidates: tuple[Record, ...]
     shapes: tuple[ShapeEntry, ...]
@@ -203,8 +206,14 @@ def read(directory: Path) -> Campaign:
             c.kernel not in found.kernels
             or c.dtype not in found.contracts
             or not all(map(_SHA.match, c.cubins.values()))
+            or not known.issuperset(c.twins.values())
         ):
-            _bad(f"candidate {c.id} names a kernel, element type or cubin that is not there")
+            _bad(f"candidate {c.id} names a kernel, element type, twin or cubin that is not there")
+        check_recipe(c.recipe, f"candidate {c.id}")
+        if not c.twin and len(found.predictions.get(c.id, ())) != len(found.shapes):
+            _bad(f"candidate {c.id} has not one prediction per shape")
+    if not all(len(said) == 2 for said in found.contracts.values()):
+        _bad("a contract has a name and a digest")
     return found
 
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cake_ir.diagnostics import CakeError, error
+from corpus import files
 
 Us = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 
@@ -64,7 +65,48 @@ class ShapeLine(_Model):
     skipped: str = ""
 
 
+class Device(BaseModel):
+    """What is asked of a device; there is more in it."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: str = Field(default="", max_length=200)
+    sms: int = Field(ge=1, le=1024)
+
+
+class StartLine(BaseModel):
+    """A line of kind `start`. secret: of the inputs that a contract judges by."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    kind: Literal["start"]
+    campaign: str = Field(max_length=100)
+    secret: str = Field(pattern=r"^[0-9a-f]{32}$")
+    device: Device
+    date: str = Field(max_length=40)
+
+
+class LostLine(_Model):
+    """A line of kind `lost`."""
+
+    kind: Literal["lost"]
+    candidate: str = Field(max_length=300)
+    dims: dict[str, int] = Field(default_factory=dict)
+    cause: str = Field(default="", max_length=100)
+    message: str = Field(default="", max_length=400)
+
+
+class EndLine(BaseModel):
+    """A line of kind `end`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    kind: Literal["end"]
+    complete: bool = False
+    telemetry: dict[str, Any] | None = None
+
+
+FORMS: dict[str, type[BaseModel]] = {"start": StartLine, "shape": ShapeLine, "lost": LostLine, "end": EndLine}
 MAX_BYTES = 256 << 20
+LOCK_S = 2.0
+"""How long a process waits for the end of the one before it."""
 
 
 def shape_key(dims: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
@@ -73,19 +115,36 @@ def shape_key(dims: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 class Journal:
-    """Append to and read one journal. Raises CakeError `tuning/bad-journal`, and OSError where it cannot be written."""
+    """One journal, to be read, or with `write` to be continued by this process alone.
 
-    def __init__(self, path: Path, campaign_id: str) -> None:
+    Raises CakeError `tuning/bad-journal`, `tuning/busy` while another process writes it, and OSError where it cannot be written.
+    """
+
+    def __init__(self, path: Path, campaign_id: str, *, write: bool = False) -> None:
         self.path = path
         self.memo: dict[Any, Any] = {}  # of pure functions of the entries, which are asked again while nothing changes
+        self._handle = self._at = -1
+        if write:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            if not files.lock(self._handle, LOCK_S):  # two writers would tear each other's lines
+                os.close(self._handle)
+                raise _bad(
+                    f"{path} is being written by another run; wait for its end, or name another file", "tuning/busy"
+                )
+        try:
+            self._read(path, campaign_id)
+            if write:
+                os.ftruncate(self._handle, _whole(path))
+                self._at = os.open(at_path(path), os.O_RDWR | os.O_CREAT, 0o644)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, path: Path, campaign_id: str) -> None:
         self.entries = list(read(path)) if path.exists() else []
         other = next((e for e in self.entries if e["kind"] == "start" and e.get("campaign") != campaign_id), None)
         if other is not None:
             raise _bad(f"{path} belongs to another campaign ({other.get('campaign')}); name another file")
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        os.ftruncate(self._handle, _whole(path))
-        os.lseek(self._handle, 0, os.SEEK_END)
-        self._at = os.open(at_path(path), os.O_RDWR | os.O_CREAT, 0o644)
 
     def add(self, entry: dict[str, Any]) -> None:
         """Append a line; it is on disk when this returns."""
@@ -108,8 +167,10 @@ class Journal:
         os.ftruncate(self._at, 0)
 
     def close(self) -> None:
-        os.close(self._handle)
-        os.close(self._at)
+        for handle in (self._handle, self._at):
+            if handle >= 0:
+                os.close(handle)
+        self._handle = self._at = -1
 
     def blame(self, cause: str) -> str | None:
         """After the end of a process: record whom its last words name as lost, and return the id."""
@@ -180,13 +241,14 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             raise _bad(f"{path}, line {number}: not JSON") from exc
         if not isinstance(entry, dict) or not isinstance(entry.get("kind"), str):
             raise _bad(f"{path}, line {number}: not a line of a journal")
-        if entry["kind"] == "shape":
+        form = FORMS.get(entry["kind"])
+        if form is not None:
             try:
-                entry = ShapeLine.model_validate(entry).model_dump(mode="json", exclude_none=True)
+                checked = form.model_validate(entry)
             except ValidationError as exc:
                 raise _bad(f"{path}, line {number}: {str(exc)[:200]}") from exc
-        elif entry["kind"] == "lost" and not isinstance(entry.get("candidate"), str):
-            raise _bad(f"{path}, line {number}: a lost candidate has a name")
+            if form is ShapeLine:
+                entry = checked.model_dump(mode="json", exclude_none=True)
         yield entry
 
 
@@ -197,6 +259,6 @@ def _whole(path: Path) -> int:
     return raw.rfind(b"\n") + 1
 
 
-def _bad(message: str) -> CakeError:
-    law = "A journal is what `python -m corpus.tuning.run DIR OUT` wrote for this campaign."
-    return CakeError(error("tuning/bad-journal", "data", message, contract=law))
+def _bad(message: str, rule: str = "tuning/bad-journal") -> CakeError:
+    law = "A journal is what `python -m corpus.tuning.run DIR OUT` wrote for this campaign, one process at a time."
+    return CakeError(error(rule, "data", message, contract=law))

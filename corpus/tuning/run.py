@@ -219,7 +219,7 @@ def attempt(
 
     campaign = campaigns.read(directory)
     chosen = family(campaign.family)
-    journal = Journal(out, campaign.id)
+    journal = Journal(out, campaign.id, write=True)
     try:
         journal.blame("worker/ended")
         used = env or open_env(device)

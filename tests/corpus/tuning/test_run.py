@@ -123,7 +123,7 @@ def test_a_killed_run_goes_on_where_it_ended(played: Start) -> None:
 def test_who_was_launched_last_is_lost_when_the_process_dies(played: Start) -> None:
     directory, out, gpu = played(by_width)
     campaign = campaigns.read(directory)
-    journal = Journal(out, campaign.id)
+    journal = Journal(out, campaign.id, write=True)
     name = campaign.candidates[0].id
     journal.begin(name, small.SMALL[0])
     journal.close()
@@ -148,7 +148,8 @@ def test_what_is_no_campaign_or_no_journal_is_refused(played: Start, tmp_path: P
     directory, out, gpu = played(by_width)
     with pytest.raises(CakeError, match="cannot be read"):
         campaigns.read(tmp_path)
-    out.write_text('{"kind": "start", "campaign": "tc_other"}\n')
+    start = {"kind": "start", "campaign": "tc_other", "secret": "0" * 32, "device": {"sms": 132}, "date": ""}
+    out.write_text(json.dumps(start) + "\n")
     with pytest.raises(CakeError, match="belongs to another campaign"):
         run.attempt(directory, out, env=gpu.env())
     out.write_text("[1]\n")
@@ -163,3 +164,63 @@ def test_what_is_no_campaign_or_no_journal_is_refused(played: Start, tmp_path: P
         campaigns.cubin(directory, sha)
     with pytest.raises(CakeError, match="is no SHA-256"):
         campaigns.cubin(directory, "../" + sha[:61])
+
+
+def test_two_runs_of_one_journal_do_not_tear_each_others_lines(played: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corpus.tuning.journal.LOCK_S", 0.0)
+    directory, out, gpu = played(by_width)
+    campaign = campaigns.read(directory)
+    first = Journal(out, campaign.id, write=True)
+    with pytest.raises(CakeError, match="tuning/busy"):
+        run.attempt(directory, out, env=gpu.env())
+    first.close()
+    assert run.attempt(directory, out, budget_s=60, env=gpu.env())["complete"]
+
+
+def test_who_reads_a_journal_leaves_it_to_its_writer(played: Start) -> None:
+    """Half a line may be on its way while it is recorded."""
+    directory, out, _gpu = played(by_width)
+    campaign = campaigns.read(directory)
+    writer = Journal(out, campaign.id, write=True)
+    writer.lost("a", {}, "worker/hung", "")
+    line = b'{"kind":"lost","candidate":"b","dims":{}}\n'
+    with out.open("ab") as handle:
+        handle.write(line[:20])
+        handle.flush()
+        assert Journal(out, campaign.id).lost_ids == {"a"}
+        handle.write(line[20:])
+    writer.lost("c", {}, "worker/hung", "")
+    assert Journal(out, campaign.id).lost_ids == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "start", "campaign": "x"}, {"kind": "start", "campaign": "x", "secret": "../", "device": {"sms": 1}, "date": ""},
+        {"kind": "start", "campaign": "x", "secret": "0" * 32, "device": "x", "date": ""}, {"kind": "lost", "candidate": "a", "dims": 3},
+        {"kind": "start", "campaign": "x", "secret": "0" * 32, "device": {"sms": []}, "date": ""}, {"kind": "end", "complete": []},
+    ],
+)  # fmt: skip
+def test_lines_have_their_forms(tmp_path: Path, line: dict[str, Any]) -> None:
+    (tmp_path / "j").write_text(json.dumps(line) + "\n")
+    with pytest.raises(CakeError, match="bad-journal"):
+        list(read(tmp_path / "j"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.update(target="/../../../../evil"), lambda c: c.update(family="../x"), lambda c: c.update(seed=10**300),
+        lambda c: c["candidates"][0]["recipe"]["admits"].append(7), lambda c: c["candidates"][0]["recipe"].update(launches=[0]),
+        lambda c: c["shapes"][0]["dims"].update(N=1 << 70), lambda c: c["contracts"]["bf16"].pop("name"),
+        lambda c: c["candidates"][0].update(twins={"f16": "nobody"}), lambda c: c.update(predictions={}),
+    ],
+)  # fmt: skip
+def test_a_campaign_of_anything_else_is_refused(played: Start, change: Any) -> None:
+    """A target becomes part of a file's name: it is a name, and no way out of the folder."""
+    directory, _out, _gpu = played(by_width)
+    made = json.loads((directory / "campaign.json").read_text())
+    change(made)
+    (directory / "campaign.json").write_text(json.dumps(made))
+    with pytest.raises(CakeError, match=r"bad-campaign|bad-table"):
+        campaigns.read(directory)
