@@ -75,6 +75,8 @@ def prepared(engine: Any, into: Path, target: str, sms: int | None, only: str) -
                 each=lambda rate, i, of: control.progress(i, of, rate),
             )
         except OSError as exc:
+            from server.tuning import unwritable
+
             raise unwritable(into, exc) from exc
     return len(jobs["jobs"])
 
@@ -101,7 +103,7 @@ def recorded(jobs: Path, answers: Path, directory: Path) -> Result:
     made = read(jobs)
     try:
         given = json.loads((answers / ANSWERS).read_bytes())
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise BadArgument(
             f"{answers / ANSWERS} is no answer of a run ({exc})", "name the OUT of `python -m corpus.calibrate.run DIR OUT`",
             code="args/file",
@@ -109,6 +111,8 @@ def recorded(jobs: Path, answers: Path, directory: Path) -> Result:
     try:
         path = record.record(made, given, directory)
     except OSError as exc:
+        from server.tuning import unwritable
+
         raise unwritable(directory, exc) from exc
     return shown(path.parent, "", path.stem)
 
@@ -146,7 +150,7 @@ def shown(directory: Path, only: str, device: str = "") -> Result:
     for path in files:
         try:
             found.append(parse(json.loads(path.read_bytes()), path.name))
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise BadArgument(f"{path} is not JSON ({exc})", code="args/file") from None
     rows = [
         {"rate": name, "device": c.device, "unit": r.unit, **{k: float(f"{getattr(r, k):.4g}") for k in ("value", "low", "high")}}
@@ -162,12 +166,6 @@ def shown(directory: Path, only: str, device: str = "") -> Result:
         data={"rows": rows, "uncalibrated": sheets, "files": [str(p) for p in files]},
         next="`cake estimate FILE --shape ..` uses these rates" if rows else "measure: `cake calibrate`",
     )  # fmt: skip
-
-
-def unwritable(path: Path, exc: OSError) -> Exception:
-    from server.errors import EngineError
-
-    return EngineError("storage/unavailable", f"{path} cannot be written: {exc.strerror}", "name another directory")
 
 
 COMMANDS = (calibrate,)

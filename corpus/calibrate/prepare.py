@@ -162,7 +162,7 @@ def read(directory: Path) -> dict[str, Any]:
         jobs = json.loads(path.read_bytes())
         if jobs["form"] != FORM:
             raise ValueError(f"its form is {jobs['form']!r}, not {FORM}")
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as exc:
         raise CakeError(
             error("corpus/bad-jobs", "language", f"{path} does not hold calibration jobs ({exc}); `cake calibrate --prepare` makes them",
                   contract="Calibration jobs are what `cake calibrate --prepare` wrote.")

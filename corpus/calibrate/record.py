@@ -34,7 +34,10 @@ def record(jobs: dict[str, Any], answers: dict[str, Any], directory: Path = DIRE
     made = calibration(jobs, answers)
     path = directory / f"{slug(made['device']['name'])}.json"
     if path.is_file() and len(made["rates"]) < len(probes()):
-        made = _merged(json.loads(path.read_bytes()), made)
+        try:
+            made = _merged(json.loads(path.read_bytes()), made)
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as exc:
+            _bad(f"{path} is damaged ({type(exc).__name__}); remove it, or measure all rates")
     parse(made, path.name)  # what the cost model would refuse is not written
     directory.mkdir(parents=True, exist_ok=True)
     files.replace(path, (json.dumps(made, indent=1, sort_keys=True) + "\n").encode())
@@ -43,12 +46,21 @@ def record(jobs: dict[str, Any], answers: dict[str, Any], directory: Path = DIRE
 
 def calibration(jobs: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any]:
     """The calibration as JSON. Raises like `record`."""
+    try:
+        return _calibration(jobs, answers)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as exc:  # they come from another machine
+        _bad(f"jobs or answers do not have their form ({type(exc).__name__}: {str(exc)[:200]}); prepare and run again")
+
+
+def _calibration(jobs: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any]:
     if answers.get("form") != measuring.FORM:
         _bad(f"their form is {answers.get('form')!r}, not {measuring.FORM}")
     if answers["faults"]:
         _bad(f"the device was disturbed: {'; '.join(answers['faults'])}; run again")
     by_rate = {j["rate"]: j for j in jobs["jobs"]}
     known = {p.rate: p for p in probes() if p.target == jobs["target"]}
+    if not slug(answers["device"]["name"]):
+        _bad("their device has no name")
     rates: dict[str, Any] = {}
     for name, answer in answers["rates"].items():
         if "error" in answer:

@@ -216,6 +216,10 @@ def test_a_part_replaces_its_rates_in_the_file_of_the_same_device_only(jobs: dic
     with pytest.raises(CakeError) as found:
         record.record(jobs, {**one, "telemetry": {"driver": "590"}}, tmp_path)
     assert "another driver" in found.value.diagnostic.message
+    for damaged in ("{", "[]", "{}", "[" * 100000):
+        path.write_text(damaged)
+        with pytest.raises(CakeError, match="bad-answers"):
+            record.record(jobs, one, tmp_path)
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -228,6 +232,32 @@ def test_answers_that_do_not_stand_up_are_refused(jobs: dict[str, Any], changes:
     with pytest.raises(CakeError) as found:
         record.calibration(jobs, answers(jobs, **changes))
     assert rule(found) == "corpus/bad-answers" and words in found.value.diagnostic.message
+
+
+@pytest.mark.parametrize("value", [None, [], "../../x", 10**400, float("nan")])
+@pytest.mark.parametrize("path", [
+    ("rates",), ("device",), ("device", "name"), ("telemetry",), ("rates", "barrier.named.role.groups1"),
+    ("rates", "barrier.named.role.groups1", "trips"), ("rates", "barrier.named.role.groups1", "many_us"),
+    ("rates", "barrier.named.role.groups1", "few_mhz"), ("faults",),
+])  # fmt: skip
+def test_answers_of_anything_write_in_their_folder_or_are_refused(
+    jobs: dict[str, Any], tmp_path: Path, path: tuple[str, ...], value: Any
+) -> None:
+    given = answers(jobs)
+    spot: Any = given
+    for key in path[:-1]:
+        spot = spot[key]
+    spot[path[-1]] = value
+    try:
+        assert record.record(jobs, given, tmp_path).parent == tmp_path
+    except CakeError as found:
+        assert found.diagnostic.rule in ("corpus/bad-answers", "cost/bad-calibration")
+
+
+@pytest.mark.parametrize("jobs_of", [{}, {"jobs": 7, "target": "sm_90a"}, {"jobs": [{}], "target": "sm_90a"}, []])
+def test_jobs_of_anything_are_refused(jobs: dict[str, Any], jobs_of: Any) -> None:
+    with pytest.raises(CakeError, match="bad-answers"):
+        record.calibration(jobs_of, answers(jobs))
 
 
 def test_a_longer_run_that_took_less_time_is_refused(jobs: dict[str, Any]) -> None:
