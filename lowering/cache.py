@@ -18,6 +18,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from cake_ir.fault import fault
+
 FORMAT = 1
 SUFFIX = ".cubin.cake"
 DEFAULT_MAX_BYTES = 512 << 20
@@ -36,11 +38,19 @@ def cubin_key(source: str, arch: str, options: tuple[str, ...]) -> str:
 
 
 def user_directory() -> Path:
-    """Where a user's compiled kernels are kept: `$CAKE_CACHE_DIR`, else `cake/cubins` in the user's cache directory."""
+    """Where a user's compiled kernels are kept: `$CAKE_CACHE_DIR`, else `cake/cubins` in the user's cache directory. Raises CakeError
+    `lowering/no-home` where neither is known."""
     named = os.environ.get("CAKE_CACHE_DIR")
     if named:
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cake" / "cubins"
+    try:
+        own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise fault(
+            "lowering/no-home", "this user has no home directory, as in some containers; name a folder in CAKE_CACHE_DIR",
+            contract="Compiled kernels are kept in a folder of the user's own.",
+        ) from None  # fmt: skip
+    return own / "cake" / "cubins"
 
 
 class CubinCache:

@@ -102,14 +102,17 @@ def tune(
 
         raise Missing("gpu/none", "this machine has no GPU (or it is switched off by --no-gpu)", tuning.NO_GPU_NEXT)
     home = engine.config.workspace / "tuning" / name
-    with working("tuning") as control:
-        if tuning.current(home, chosen, settings, seed, only) is None:
-            tuning.forget(home)
-            tuning.prepare_into(
-                engine, chosen, home, settings, seed, only, command, control, commit or installed_commit()
-            )
-        tuning.run_here(engine, home, home / "journal.jsonl", budget, control)
-    finish(ctx, tuning.record(engine, chosen, home, home / "journal.jsonl", tables, command), as_json, show=show_rows)
+    with tuning.alone(home):
+        with working("tuning") as control:
+            if tuning.current(home, chosen, settings, seed, only) is None:
+                tuning.forget(home)
+                tuning.prepare_into(
+                    engine, chosen, home, settings, seed, only, command, control, commit or installed_commit()
+                )
+            tuning.run_here(engine, home, home / "journal.jsonl", budget, control)
+        finish(
+            ctx, tuning.record(engine, chosen, home, home / "journal.jsonl", tables, command), as_json, show=show_rows
+        )
 
 
 @click.command()

@@ -6,10 +6,13 @@ journal are not measured again. A candidate that hangs costs its process and is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corpus import files
 from corpus.families import DIRECTORY, Family, Shape
 from corpus.tuning import campaign as campaigns
 from corpus.tuning import table
@@ -169,6 +172,26 @@ def prepared(campaign: Campaign, directory: Path) -> Result:
         data={"rows": [dict(r) for r in rows], "directory": str(directory)},
         next=f"on the GPU machine: python -m corpus.tuning.run {directory} OUT; then: cake tune {campaign.family} --record {directory} OUT",
     )
+
+
+@contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """Make the folder and be the only tuning in it. Raises EngineError tuning/busy, storage/*."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        handle = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as exc:
+        raise unwritable(home, exc) from exc
+    try:
+        if not files.lock(handle, 0.0):
+            raise EngineError(
+                "tuning/busy",
+                f"another tuning of {home.name} is under way in this workspace",
+                "wait for its end, or name another --workspace",
+            )
+        yield
+    finally:
+        os.close(handle)
 
 
 def forget(home: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cake_mcp import CakeError, compiled, explain, gemm, kmeans, kmeans_assign, kmeans_update, prepare
-from lowering.cache import CubinCache
+from lowering.cache import CubinCache, user_directory
 from tests.cake_mcp.fake_cuda import FakeCuda
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -208,3 +208,14 @@ def test_a_cache_entry_without_a_cubin_is_compiled_again(
     monkeypatch.setattr("lowering.compile.compile_cuda", compile_cuda)
     assert compiled.cubin(table, variant, key) == b"made" and len(made) == 1
     assert compiled.cubin(table, variant, key) == b"made" and len(made) == 1  # kept
+
+
+def test_a_user_without_a_home_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("CAKE_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(CakeError, match="CAKE_CACHE_DIR"):
+        user_directory()

@@ -18,6 +18,7 @@ from corpus.tuning import prepare, run
 from lowering.runtime import bench
 from server import catalog
 from server.cli import cli
+from server.errors import EngineError
 from server.store import Store
 from server.worker import WorkerDied
 from tests.corpus.tuning import small
@@ -167,3 +168,19 @@ def test_prepare_counts_what_the_gates_stop(tmp_path: Path, monkeypatch: pytest.
     assert len(made.rejected) == 8 - made.legal and all(r.cost_s and r.cost_s > 0 for r in made.rejected)
     assert made.left_out == made.legal - 2 and len(made.candidates) == 2
     assert all(e.candidates["bf16"] for e in made.shapes)
+
+
+def test_one_tuning_of_a_family_at_a_time(tmp_path: Path) -> None:
+    """The second would move the journal and the campaign from under the first."""
+    home = tmp_path / "tuning" / "small"
+    with server.tuning.alone(home):
+        with pytest.raises(EngineError, match="another tuning of small"), server.tuning.alone(home):
+            pass
+        with server.tuning.alone(tmp_path / "tuning" / "other"):
+            pass
+    with server.tuning.alone(home):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EngineError) as found, server.tuning.alone(tmp_path / "file" / "x"):
+        pass
+    assert found.value.code == "storage/unavailable"
