@@ -24,8 +24,11 @@ from lowering.sizes import Expression, expression
 FORMAT = 1
 DIRECTORY = Path(__file__).parent / "families"
 MOST_ROUTES = 4096
+MOST_VARIANTS = 1024
+MOST_PARTS = 256
+"""Comparisons of a guard, derived counts, conditions and launches of a recipe: each costs time at the first call."""
 MOST_SMS = 1024
-MAX_BYTES = 64 << 20
+MAX_BYTES = 16 << 20
 """Of a table file."""
 OPERATORS = ("<", "<=", ">", ">=", "==", "!=")
 FALLBACK = -1
@@ -162,6 +165,13 @@ class Table:
             _bad("device.sms is a number of multiprocessors")
         if len(self.routes) > MOST_ROUTES:
             _bad(f"{len(self.routes)} routes; at most {MOST_ROUTES}")
+        if max(len(self.variants), len(self.fallback)) > MOST_VARIANTS:
+            _bad(
+                f"{len(self.variants)} variants, {len(self.fallback)} of them to fall back on; at most {MOST_VARIANTS}"
+            )
+        most = max([len(self.derived), *(len(r.guard) for r in self.routes)])
+        if most > MOST_PARTS:
+            _bad(f"{most} derived counts or comparisons of a guard; at most {MOST_PARTS}")
         clash = sorted({"sms", *self.dims}.intersection(self.derived))
         if clash:
             _bad(f"derived.{clash[0]} has the name of an extent")
@@ -323,10 +333,13 @@ def _variant(obj: object, where: str) -> Variant:
 def check_recipe(recipe: Mapping[str, Any], where: str) -> None:
     """Raise CakeError `dispatch/bad-table` unless a recipe's conditions and launches have their form; `lowering.recipe.concrete` checks
     what is in them."""
-    for i, pair in enumerate(_list(recipe.get("admits", []), f"{where}.admits")):
+    for part in ("admits", "launches", "tensors", "workspaces"):
+        if len(_list(recipe.get(part, []), f"{where}.{part}")) > MOST_PARTS:
+            _bad(f"{where}.{part} has {len(recipe[part])} entries; at most {MOST_PARTS}")
+    for i, pair in enumerate(recipe.get("admits", [])):
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(x, str) for x in pair):
             _bad(f"{where}.admits[{i}] is [condition, reason]")
-    for i, step in enumerate(_list(recipe.get("launches", []), f"{where}.launches")):
+    for i, step in enumerate(recipe.get("launches", [])):
         _typed(
             _typed(step, dict, f"{where}.launches[{i}]").get("manifest", {}), dict, f"{where}.launches[{i}].manifest"
         )

@@ -178,6 +178,12 @@ def broken(path: str, value: Any) -> dict[str, Any]:
         ("variants/0/recipe/admits/0/0", "E < 3", "reads E"),
         ("variants/0/recipe/admits/0", "D < 3", r"admits\[0\] is"),
         ("variants/1/recipe/launches/0", 3, "launches"),
+        ("variants/1/recipe/launches", [{}] * 300, "launches has 300 entries"),
+        ("variants/1/recipe/tensors", 7, "tensors is not a list"),
+        ("routes/0/guard", [["sms", ">", 0]] * 300, "300 derived counts or comparisons"),
+        ("fallback", ["narrow"] * 2000, "2000 of them to fall back on"),
+        ("device", {"sms": "132"}, "multiprocessors"),
+        ("routes/0/gain", float("nan"), "gain is a number"),
     ],
 )
 def test_a_bad_table_is_refused_by_name(path: str, value: Any, words: str) -> None:
