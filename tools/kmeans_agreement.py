@@ -1,6 +1,7 @@
 """Do our k-means and scikit-learn's agree? On the real data sets that scikit-learn ships, standardised, in bf16, from the same start.
 
 python -m tools.kmeans_agreement prepare FILE [--only NAME]...   what scikit-learn finds (needs scikit-learn)
+python -m tools.kmeans_agreement record OUT SPEED                 the answers into corpus/results/kmeans-agreement.json
 python -m tools.kmeans_agreement run FILE OUT                     what `cake_mcp.kmeans` finds on this GPU (needs torch), and the difference
 
 Both get the same rounded numbers. scikit-learn keeps its centroids in float64, ours are rounded to bf16 after every update, so a point
@@ -116,15 +117,42 @@ def run(path: Path, out: Path) -> int:
     return 0
 
 
+def record(out: Path, speed: Path) -> int:
+    """Keep the answers, with the kernels that the route tables chose and the machine of `speed`: a file of corpus/results/speed/
+    that was measured in the same session (device, driver, compiler, commit, date)."""
+    from corpus import files
+    from corpus.routes import choose, load
+
+    answers, session = json.loads(out.read_text()), json.loads(speed.read_text())
+    if answers["device"] != session["device"]:
+        raise SystemExit(f"{out} is of a {answers['device']}, {speed} of a {session['device']}")
+    table = load("kmeans_assign", "sm_90a")
+    sizes = {"iris": (150, 4), "wine": (178, 13), "breast_cancer": (569, 30), "digits": (1797, 64)}
+    for row in answers["rows"]:
+        points, features = sizes[row["name"]]
+        dims = {"B": 1, "N": points, "C": row["k"], "D": features + -features % 8}
+        variant = choose(table, dims, "bf16").variant
+        row["assign"] = {"variant": variant.id, "content_id": variant.content_id, "cubin_keys": list(variant.cubin_keys)}
+    kept = {k: session[k] for k in ("device", "driver", "compiler", "commit", "date")}
+    kept |= {"command": "python -m tools.kmeans_agreement prepare FILE; python -m tools.kmeans_agreement run FILE OUT"}
+    body = json.dumps(kept | {"sklearn": answers["sklearn"], "rows": answers["rows"]}, indent=1) + "\n"
+    files.replace(Path(__file__).parents[1] / "corpus" / "results" / "kmeans-agreement.json", body.encode())
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     """See the module."""
     p = argparse.ArgumentParser(prog="tools.kmeans_agreement")
-    p.add_argument("step", choices=("prepare", "run"))
+    p.add_argument("step", choices=("prepare", "run", "record"))
     p.add_argument("file", type=Path)
     p.add_argument("out", type=Path, nargs="?")
     p.add_argument("--only", action="append", default=[])
     a = p.parse_args(argv)
-    return prepare(a.file, a.only) if a.step == "prepare" else run(a.file, a.out)
+    if a.step == "prepare":
+        return prepare(a.file, a.only)
+    if a.out is None:
+        p.error("a second file is missing")
+    return run(a.file, a.out) if a.step == "run" else record(a.file, a.out)
 
 
 if __name__ == "__main__":

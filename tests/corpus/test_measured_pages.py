@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,38 @@ def test_readme_table() -> None:
     sizes = {(r["kernel"], frozenset(r["shape"].values()) - {1}) for r in rows}
     numbers = [re.findall(r"\d{2,}", shape.split(",")[0]) for _, shape, *_ in shown]
     assert {(row[0].strip("`"), frozenset(map(int, n))) for row, n in zip(shown, numbers, strict=True)} == sizes
+
+
+def test_agreement_with_scikit_learn() -> None:
+    file = read("kmeans-agreement.json")
+    rows = file["rows"]
+    assert {r["name"] for r in rows} == {"iris", "wine", "breast_cancer", "digits"} and len(rows) == 8
+    assert file["driver"] and file["compiler"] and file["commit"] and all(r["assign"]["cubin_keys"] for r in rows)
+    differ, points = sum(r["differ"] for r in rows), sum(r["points"] for r in rows)
+    margin = max(max(r["margin_ours"], r["margin_theirs"]) for r in rows)
+    page = " ".join((ROOT / "docs" / "python-api.md").read_text(encoding="utf-8").split())
+    assert f"{differ} of {points:,} differ on an H200" in page
+    assert f"(within {100 * margin:.1f} % of a tie)" in page and not any(r["not_nearest"] for r in rows)
+    assert file["device"] == "NVIDIA H200"
+
+
+def test_the_speed_that_the_readme_claims() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+    def ratios(name: str, *peers: str) -> list[float]:
+        rows = read(f"speed/{name}.json")["rows"]
+        return [min(a["ratio"] for a in r["against"] if a["name"] in peers and "ratio" in a) for r in rows]
+
+    triton = ("flash_kmeans", "flashlib_triton")
+    contract, large, whole = ratios("contract", *triton), ratios("large", *triton), ratios("iteration", "flashlib_triton")
+    mean = math.exp(sum(map(math.log, contract)) / len(contract))
+    assert f"is {mean:.2f} times as fast as the better of two Triton kernels over {len(contract)} published shapes" in text
+    assert f"never below {min(contract):.2f}, and {min(large):.2f} to {max(large):.2f} times on {len(large)} large ones" in text
+    assert f"whole iterations are {min(whole):.2f} to {max(whole):.2f} times FlashLib's" in text
+    products = [
+        a["ratio"]
+        for r in read("speed/gemm.json")["rows"]
+        for a in r["against"]
+        if (r["layout"] == "TN" and min(r["shape"].values()) not in (512, 1024)) or r["shape"] == {"M": 2048, "N": 1024, "K": 8192}
+    ]
+    assert f"{min(products):.3f} to {max(products):.3f} over {len(products)} shapes" in text
