@@ -84,11 +84,15 @@ BINDINGS = {"kda_prefill": {"STAGES": 2}, "knn_partial": {"STAGES": 1, "D": 64}}
 def test_is_rejected_by_this_rule_alone(name: str) -> None:
     path, kernel, edits, rule = REJECTED[name]
     report = verify(bound(path, edits, kernel, **BINDINGS.get(kernel or "", {})))
-    assert {d.rule for d in report.diagnostics if d.severity == "error"} == {rule}, [d.render() for d in report.diagnostics]
+    assert {d.rule for d in report.diagnostics if d.severity == "error"} == {rule}, [
+        d.render() for d in report.diagnostics
+    ]
 
 
 def test_tiles_of_unlike_swizzle_over_each_other_are_compared_by_their_bytes() -> None:
-    edits = (("a_s = smem(bf16, BM, BK, stages=STAGES, swizzle=128)", "a_s = smem(bf16, BM, BK, stages=STAGES, swizzle=64)"),)
+    edits = (
+        ("a_s = smem(bf16, BM, BK, stages=STAGES, swizzle=128)", "a_s = smem(bf16, BM, BK, stages=STAGES, swizzle=64)"),
+    )
     report = verify(bound(KERNELS / "gemm_sm80.cake", edits, STAGES=3))
     assert report.accepted, [d.render() for d in report.diagnostics if d.severity == "error"]
 
@@ -106,7 +110,9 @@ def test_an_empty_group_behind_the_last_wait_keeps_nothing_pending() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "kind"), [("", None), ("                sync(warpgroup)\n                stmatrix", "race-unit")], ids=["right", "no sync"]
+    ("old", "kind"),
+    [("", None), ("                sync(warpgroup)\n                stmatrix", "race-unit")],
+    ids=["right", "no sync"],
 )
 def test_a_wait_of_one_thread_is_carried_to_its_unit_by_a_sync(old: str, kind: str | None) -> None:
     edits = ((old, "                stmatrix"),) if old else ()

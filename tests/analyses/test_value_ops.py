@@ -392,7 +392,9 @@ store(p[0:, 0:], atomic_fetch_add(y[0:, 0:], fragment(i32, vec(1)[4, 32], 3)))
     args = "who: In[i32, 32], x: InOut[i32, 3], y: InOut[i32, 4, 16], o: Out[i32, 32], p: Out[i32, 4, 32]"
     start = np.array([100, 0, 7], np.int32)
     y = np.arange(64, dtype=np.int32).reshape(4, 16)
-    out = run(body, args, {"who": who, "x": start, "y": y, "o": np.zeros(32, np.int32), "p": np.zeros((4, 32), np.int32)})
+    out = run(
+        body, args, {"who": who, "x": start, "y": y, "o": np.zeros(32, np.int32), "p": np.zeros((4, 32), np.int32)}
+    )
     seen = start.copy()
     for i, r in enumerate(who):
         assert out["o"][i] == (seen[r] if i < 30 else 0)
@@ -608,7 +610,9 @@ store(o[0], n)
         run(body.replace("SYNC\n", ""), args, {"x": f32(1)}, smem=smem)
 
 
-@pytest.mark.parametrize(("old", "new"), [("", ""), ("wait(full[0])", "n = cta"), ("expect(full[0])", "arrive(full[0])")])
+@pytest.mark.parametrize(
+    ("old", "new"), [("", ""), ("wait(full[0])", "n = cta"), ("expect(full[0])", "arrive(full[0])")]
+)
 def test_a_peer_gets_registers(old: str, new: str) -> None:
     """Each CTA sends its half to the first, whose barrier counts the bytes of both; who does not wait for them reads poison."""
     body = """
