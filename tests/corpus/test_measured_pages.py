@@ -158,3 +158,15 @@ def test_the_speed_that_the_readme_claims() -> None:
         if (r["layout"] == "TN" and min(r["shape"].values()) not in (512, 1024)) or r["shape"] == {"M": 2048, "N": 1024, "K": 8192}
     ]
     assert f"{min(products):.3f} to {max(products):.3f} over {len(products)} shapes" in text
+
+
+def test_campaigns() -> None:
+    page = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
+    for path in sorted((RESULTS / "tuning").glob("*.json")):
+        gates = read(f"tuning/{path.name}")["gates"]
+        rejected = sum(r["seeds"] for r in gates["rejected"])
+        cells = (gates["seeds"], rejected, gates["left_out_by_prediction"], gates["gpu_s_not_spent"], gates["gpu_s_spent"])
+        assert f"| `{path.stem}` | {' | '.join(map(str, cells))} |" in page
+    for name, want in (("tuned", "3.6 %"), ("heldout", "2.2 %")):
+        loss = read("tuning/kmeans_assign.json")["validation"]["bf16"]["sets"][name]["loss"]
+        assert f"{100 * (loss - 1):.1f} %" == want and want in page
