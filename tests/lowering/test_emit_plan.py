@@ -58,6 +58,6 @@ def test_missing_scalar_is_named():
 def test_a_device_with_fewer_sms_than_a_cluster_is_turned_away_in_words():
     emitted = emit(corpus_kernel("gemm_sm90_cluster"))
     assert emitted.manifest.cluster > 1
-    with pytest.raises(CakeError, match="divides by zero at .*M=64.* with 1 multiprocessors") as caught:
+    with pytest.raises(CakeError, match=r"divides by zero at .*M=64.* with 1 multiprocessors") as caught:
         plan(emitted, {"M": 64, "N": 64, "K": 64}, {}, 1)
     assert caught.value.diagnostic.rule == "lowering/shape-not-admitted"
