@@ -53,7 +53,8 @@ batches of back-to-back launches (a CUDA graph where all can be captured: host c
 sample of a long-running shape so that no one inherits another's clocks; times are medians, ratios and verdicts follow the timing
 gate of [measuring](measuring.md). Inputs are normal bf16 values; centroids are sampled points plus 0.1 of normal noise. Caches are
 warm for everybody. Where a kernel of ours asks for it (programmatic dependent launch), it begins while the launch before it ends, which
-back-to-back launches show and a lone one does not; the peers' kernels do not ask. Rows are sorted by ratio, losses first; rows without a ratio come before all.
+back-to-back launches show and a lone one does not; the peers' kernels do not ask.
+Rows are sorted by ratio, losses first; rows without a ratio come before all.
 """
 
 
