@@ -1,7 +1,7 @@
 """Do our k-means and scikit-learn's agree? On the real data sets that scikit-learn ships, standardised, in bf16, from the same start.
 
 python -m tools.kmeans_agreement prepare FILE [--only NAME]...   what scikit-learn finds (needs scikit-learn)
-python -m tools.kmeans_agreement record OUT SPEED                 the answers into corpus/results/kmeans-agreement.json
+python -m tools.kmeans_agreement record OUT SPEED                 the answers into corpus/results/agreement/kmeans.json
 python -m tools.kmeans_agreement run FILE OUT                     what `cake_mcp.kmeans` finds on this GPU (needs torch), and the difference
 
 Both get the same rounded numbers. scikit-learn keeps its centroids in float64, ours are rounded to bf16 after every update, so a point
@@ -136,7 +136,7 @@ def record(out: Path, speed: Path) -> int:
     kept = {k: session[k] for k in ("device", "driver", "compiler", "commit", "date")}
     kept |= {"command": "python -m tools.kmeans_agreement prepare FILE; python -m tools.kmeans_agreement run FILE OUT"}
     body = json.dumps(kept | {"sklearn": answers["sklearn"], "rows": answers["rows"]}, indent=1) + "\n"
-    files.replace(Path(__file__).parents[1] / "corpus" / "results" / "kmeans-agreement.json", body.encode())
+    files.replace(Path(__file__).parents[1] / "corpus" / "results" / "agreement" / "kmeans.json", body.encode())
     return 0
 
 

@@ -126,7 +126,7 @@ def test_readme_table() -> None:
 
 
 def test_agreement_with_scikit_learn() -> None:
-    file = read("kmeans-agreement.json")
+    file = read("agreement/kmeans.json")
     rows = file["rows"]
     assert {r["name"] for r in rows} == {"iris", "wine", "breast_cancer", "digits"} and len(rows) == 8
     assert file["driver"] and file["compiler"] and file["commit"] and all(r["assign"]["cubin_keys"] for r in rows)
