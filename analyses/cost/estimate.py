@@ -35,7 +35,7 @@ class Estimate:
     bounds_us: time each resource needs if nothing else cost anything (the roofline); bound_by is the largest. limited_by: what this
     schedule waits for: a resource, "role NAME" (its steps are in order), "copy latency" (a ring with too few stages), "latency" (too
     little work on an SM to fill the time that loads and barriers take), hbm or l2. floor_us: what no schedule beats on this device
-    (compulsory bytes, tensor work). clock_mhz: the SM clock that the time was made with. calibrated: whether the rates were measured on
+    (compulsory bytes and tensor work at the rates of the datasheet). clock_mhz: the SM clock that the time was made with. calibrated: whether the rates were measured on
     `device`; source: when and how."""
 
     time_us: float
@@ -108,10 +108,12 @@ def estimate_on(bound: B.BoundKernel, shape: dict[str, int], m: Machine) -> Esti
     else:
         idle = top.by.startswith("role") and schedule.asked(top.work)[0] * busy < IDLE * cta
         limited_by = "latency" if idle else top.by
-    tensor_s = tensor_clk / clock
+    # what no schedule beats comes from the datasheet: a measured rate is what one program reached, and another may reach more
+    sheet = m if not m.calibrated else Machine.of(bound.target, None)
+    floor = max(reads / sheet.hbm_read + writes / sheet.hbm_write, tensor_clk / max(m.clock_hz, sheet.clock_hz))
     us = 1e6
     return Estimate(
-        time_us=time_s * us, floor_us=max(bounds["hbm"], tensor_s) * us, bound_by=max(bounds, key=lambda r: bounds[r]),
+        time_us=time_s * us, floor_us=floor * us, bound_by=max(bounds, key=lambda r: bounds[r]),
         limited_by=limited_by, bounds_us={k: v * us for k, v in bounds.items()}, ctas=ctas, ctas_per_sm=resident,
         waves=ctas / slots if slots else 0.0, cta_us=cta / clock * us, launch_us=launch_us,
         role_us={n: c / clock * us for n, c in top.own.items()}, limiters=_limiters(schedule), tensor_flop=_flop(schedule) * ctas * average,

@@ -137,20 +137,20 @@ def restart(x: In[bf16, R, K], y: Out[f32, R], *, STAGES: (2, 4) = 2):
 '''
 
 
-def bound(text: str, target: str | None = None, **bindings: int) -> BoundKernel:
-    """Parse and bind; fails the test with the findings if that is not possible."""
+def bound(text: str, target: str | None = None, kernel: str | None = None, **bindings: int) -> BoundKernel:
+    """Parse and bind (`kernel`: which of several); fails the test with the findings if that is not possible."""
     parsed = parse(text)
     assert parsed.file is not None, [d.render() for d in parsed.diagnostics]
-    result = bind(parsed.file, bindings, target or parsed.file.kernels[0].targets[0])
+    result = bind(parsed.file, bindings, target or parsed.file.kernels[0].targets[0], kernel)
     assert result.bound is not None, [d.render() for d in result.diagnostics]
     return result.bound
 
 
-def read(text: str, target: str | None = None, **bindings: int) -> list[Diagnostic]:
+def read(text: str, target: str | None = None, kernel: str | None = None, **bindings: int) -> list[Diagnostic]:
     """Findings of the order reading, or of `derive` where that already fails."""
-    kernel = bound(text, target, **bindings)
-    derived = derive(kernel)
-    return list(check_order(kernel, derived).diagnostics) if derived.ok else list(derived.diagnostics)
+    b = bound(text, target, kernel, **bindings)
+    derived = derive(b)
+    return list(check_order(b, derived).diagnostics) if derived.ok else list(derived.diagnostics)
 
 
 def edit(text: str, old: str, new: str, occurrence: int = 0) -> str:
