@@ -35,8 +35,8 @@ class Estimate:
     bounds_us: time each resource needs if nothing else cost anything (the roofline); bound_by is the largest. limited_by: what this
     schedule waits for: a resource, "role NAME" (its steps are in order), "copy latency" (a ring with too few stages), "latency" (too
     little work on an SM to fill the time that loads and barriers take), hbm or l2. floor_us: what no schedule beats on this device
-    (compulsory bytes and tensor work at the rates of the datasheet). clock_mhz: the SM clock that the time was made with. calibrated: whether the rates were measured on
-    `device`; source: when and how."""
+    (compulsory bytes and tensor work at the rates of the datasheet). clock_mhz: the SM clock that the time was made with.
+    calibrated: whether the rates were measured on `device`; source: when and how."""
 
     time_us: float
     floor_us: float
