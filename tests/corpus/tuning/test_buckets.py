@@ -67,13 +67,13 @@ def test_noise_makes_no_routes(seed: int) -> None:
 
 def test_the_cap_on_variants_holds_and_the_best_are_kept() -> None:
     source = random.Random(5)
-    shapes = grid(80, source)
-    us = np.full((80, 6), 10.0)
+    shapes = grid(36, source)
+    us = np.full((36, 6), 10.0)
     for s, shape in enumerate(shapes):
         us[s, shape["N"] * 5 // 1025 + 1] = (
             5.0 + shape["N"] * 5 // 1025
         )  # a best candidate per range of N, the first saves most
-    for most in (1, 2, 3, 6):
+    for most in (1, 3, 6):
         found = buckets.learn(seen(shapes, us), range(6), NONE, most, 0)
         assert len(found.candidates) <= most
     assert buckets.regret(found, seen(shapes, us)).mean() < 0.02
