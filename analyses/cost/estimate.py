@@ -8,11 +8,12 @@ under tensor load, the launch. docs/cost-model.md explains every term. What is n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from analyses.cost.calibration import find
 from analyses.cost.machine import Machine
 from analyses.cost.schedule import Schedule, shares
+from analyses.cost.terms import check
 from analyses.cost.work import SHARED
 from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
@@ -26,6 +27,24 @@ ASSUMPTIONS = (
 )
 IDLE = 0.25
 """A CTA whose busiest resource works less than this part of the time waits for latencies."""
+
+
+L2 = Literal["cold", "warm"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stretch of the critical path: what the role's instance did at a line of the program (`why` is "executes"), or what it waited
+    for there; `share` of the whole time."""
+
+    role: str
+    instance: int
+    what: str
+    line: int
+    col: int
+    us: float
+    share: float
+    why: str
 
 
 @dataclass(frozen=True)
@@ -60,20 +79,34 @@ class Estimate:
     device: str = ""
     source: str = ""
     clock_mhz: float = 0.0
+    low_us: float | None = None
+    high_us: float | None = None
+    bound_class: str = ""
+    path: tuple[Step, ...] = ()
+    l2: L2 = "cold"
 
 
-def estimate(bound: B.BoundKernel, shape: dict[str, int], device: str | None = None) -> Estimate:
+def estimate(
+    bound: B.BoundKernel, shape: dict[str, int], device: str | None = None, *, l2: L2 = "cold",
+    without: frozenset[str] = frozenset(), explain: bool = True,
+) -> Estimate:  # fmt: skip
     """Estimate one kernel at one shape (every dimension by name; kernel scalars may be given too).
 
-    device: its CUDA name (default: the product of the kernel's target). Raises CakeError for a shape the kernel does not admit, and
-    `cost/unknown-device` for a device that was not measured and has no data sheet here.
+    device: its CUDA name (default: the product of the kernel's target). l2: whether what fits L2 is there at the start (`warm`: the
+    kernel is launched again and again) or not (`cold`). without: terms to leave out (`analyses.cost.terms`). explain: path and limiters
+    too. Raises CakeError for a shape the kernel does not admit, `cost/unknown-term`, and `cost/unknown-device` for a device that
+    was not measured and has no data sheet here.
     """
     calibration = find(bound.target.name, device)
-    return estimate_on(bound, shape, Machine.of(bound.target, calibration))
+    return estimate_on(bound, shape, Machine.of(bound.target, calibration), l2=l2, without=without, explain=explain)
 
 
-def estimate_on(bound: B.BoundKernel, shape: dict[str, int], m: Machine) -> Estimate:
-    """`estimate` for a machine at hand. Raises CakeError for a shape the kernel does not admit."""
+def estimate_on(
+    bound: B.BoundKernel, shape: dict[str, int], m: Machine, *, l2: L2 = "cold", without: frozenset[str] = frozenset(),
+    explain: bool = True,
+) -> Estimate:  # fmt: skip
+    """`estimate` for a machine at hand. Raises CakeError for a shape the kernel does not admit and `cost/unknown-term`."""
+    check(without)
     env, ctas = _environment(bound, shape, m.sms)
     resident = _resident(bound)
     sms = m.usable_sms(bound.launch.cluster)
@@ -119,8 +152,16 @@ def estimate_on(bound: B.BoundKernel, shape: dict[str, int], m: Machine) -> Esti
         role_us={n: c / clock * us for n, c in top.own.items()}, limiters=_limiters(schedule), tensor_flop=_flop(schedule) * ctas * average,
         hbm_bytes=reads + writes, l2_bytes=top.work.get("l2", 0.0) * ctas * average, target=bound.target.name, shape=dict(shape),
         calibrated=m.calibrated, assumptions=(*_rates(m), *ASSUMPTIONS),
-        device=m.name, source=m.source, clock_mhz=clock / 1e6,
+        device=m.name, source=m.source, clock_mhz=clock / 1e6, l2=l2, bound_class=_class(limited_by, bounds),
+        low_us=0.8 * time_s * us if m.calibrated else None, high_us=1.25 * time_s * us if m.calibrated else None,
     )  # fmt: skip
+
+
+def _class(limited_by: str, bounds: dict[str, float]) -> str:
+    """The bound class of what a schedule is limited by."""
+    if limited_by.startswith("role") or limited_by in ("fma", "alu", "sfu", "shuffle"):
+        return "issue"
+    return {"copy latency": "latency", "port": "l2"}.get(limited_by, limited_by)
 
 
 def _environment(bound: B.BoundKernel, shape: dict[str, int], sms: int) -> tuple[list[Any], int]:
