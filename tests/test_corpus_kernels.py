@@ -36,7 +36,10 @@ SMALL: dict[str, dict[str, int]] = {
     "gemm_sm100": {"STAGES": 2, "BN": 128},
     "gemm_sm100_single": {"STAGES": 2, "BN": 128},
     "rmsnorm": {"DMAX": 2048},
+    "rmsnorm_rows": {"WARPS": 2, "CHUNK": 256, "STAY": 1},
     "softmax": {"CHUNK": 512, "WARPS": 4},
+    "softmax_held": {"NMAX": 2048, "WARPS": 4},
+    "softmax_rows": {"WARPS": 1, "HELD": 2, "STAY": 1},
     "row_norms": {"WARPS": 4},
 }
 
@@ -56,6 +59,9 @@ CODE: dict[str, tuple[str, ...]] = {
     "gemm_sm100_single": (r"UTCHMMA.*", r"LDTM.*", r"UTCBAR.*", r"UTMASTG\..*"),
     "rmsnorm": (r"LDG\.E\.128.*", r"MUFU\.RSQ", r"STG\.E\.128.*"),
     "softmax": (r"LDG\.E\.128.*", r"MUFU\.EX2", r"STG\.E\.128.*"),
+    "rmsnorm_rows": (r"LDG\.E\.128.*", r"MUFU\.RSQ", r"STG\.E\.128.*"),
+    "softmax_held": (r"LDG\.E\.128.*", r"MUFU\.EX2", r"STG\.E\.128.*"),
+    "softmax_rows": (r"LDG\.E\.128.*", r"MUFU\.EX2", r"STG\.E\.128.*"),
     "row_norms": (r"LDG\.E\.128.*", r"SHFL\..*", r"FMUL.*"),
 }
 """SASS mnemonics that a kernel must show, by hand from what it is for."""
