@@ -166,21 +166,21 @@ def tunables(kernel: S.Kernel | S.Program, bindings: dict[str, Binding]) -> dict
         given[short] = value
     out: dict[str, Any] = {}
     for t in kernel.tunables:
-        domain = _domain(t, out)
+        allowed = domain(t)
         default = _literal(t.default)
         value = given.get(t.name, default)
         if isinstance(value, str):
             value = DTYPES.get(value, value)
-        if not _member(default, domain):
+        if not _member(default, allowed):
             raise CakeError(
                 error("language/tunable-domain", "language", f"the default of {t.name} is outside its domain", t.span)
             )
-        if not _member(value, domain):
+        if not _member(value, allowed):
             raise CakeError(
                 error(
                     "language/tunable-domain",
                     "language",
-                    f"{t.name}={value} is outside its domain {_show(domain)}",
+                    f"{t.name}={value} is outside its domain {_show(allowed)}",
                     t.span,
                     contract="A tunable takes a value of its domain.",
                 )
@@ -215,7 +215,8 @@ def _literal(node: Any) -> Any:
     raise CakeError(error("language/tunable-domain", "language", "a tunable value is a literal or a dtype", node.span))
 
 
-def _domain(t: S.Tunable, earlier: dict[str, Any]) -> Any:
+def domain(t: S.Tunable) -> tuple[Any, ...] | range:
+    """The values that a tunable may take, as its text declares them; raises CakeError `language/tunable-domain`."""
     node = t.domain
     if isinstance(node, S.Tuple):
         return tuple(_literal(i) for i in node.items)

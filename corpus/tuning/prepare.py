@@ -88,10 +88,10 @@ def prepare(
         most = [_most(family, name, settings) for name, _ in shapes]
         order[dtype] = [tuple(rank.to_measure(own, predicted, i, n, settings.within)) for i, n in enumerate(most)]
     made = Campaign(
-        family=family.name, target=target, date=date, commit=commit, command=command, compiler=_compiler(compiled), seed=seed,
+        family=family.name, target=target, date=date, commit=commit, command=command, compiler=compiler(compiled), seed=seed,
         settings=settings, contracts={d: {"name": n, "digest": contracts()[n].digest} for d, n in family.contracts.items()},
         kernels={c.seed.kernel: campaign.Kernel(text=c.entry.text(), kernel=c.entry.kernel, content_id=c.content_id) for c in compiled},
-        candidates=tuple([_record(family, c, twins) for c in compiled] + [_record(family, c, []) for c in twins]),
+        candidates=tuple([record(c, twins, twin=False) for c in compiled] + [record(c, [], twin=True) for c in twins]),
         shapes=tuple(
             ShapeEntry(set=name, dims=shape, candidates={d: order[d][i] for d in order if order[d][i]})
             for i, (name, shape) in enumerate(shapes)
@@ -179,13 +179,14 @@ def _rejected(r: Rejection, sample: Sequence[Shape], scale: float, family: Famil
     )  # fmt: skip
 
 
-def _record(family: Family, c: Candidate, twins: Sequence[Candidate]) -> Record:
+def record(c: Candidate, twins: Sequence[Candidate] = (), *, twin: bool = False) -> Record:
+    """The record of a compiled candidate. twins: those of its schedule are named in it; twin: it is one."""
     mates = {t.seed.dtype: t.id for t in twins if t.seed.kernel == c.seed.kernel and _schedule(t) == _schedule(c)}
     return Record(
         id=c.id, kernel=c.seed.kernel, bindings=dict(c.seed.bindings), dtype=c.seed.dtype, dtypes=c.executable.fits(c.contract),
         content_id=c.content_id, variant_id=c.variant_id, recipe=c.executable.recipe,
         cubins={k: b.sha256 for k, b in zip(_keys(c), c.builds, strict=True)}, resources=tuple(_resources(b) for b in c.builds),
-        twins=mates, twin=c.seed.dtype in family.alike,
+        twins=mates, twin=twin,
     )  # fmt: skip
 
 
@@ -206,5 +207,6 @@ def _resources(build: Any) -> dict[str, Any]:
     return {**report["resources"], "blocks_per_sm": report["blocks_per_sm"], "limited_by": report["limited_by"]}
 
 
-def _compiler(compiled: Sequence[Candidate]) -> str:
+def compiler(compiled: Sequence[Candidate]) -> str:
+    """Who compiled them."""
     return f"NVRTC {compiled[0].builds[0].compiled.nvrtc_version}"

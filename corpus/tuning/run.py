@@ -205,9 +205,23 @@ def work(s: Session) -> dict[str, Any]:
     return {"complete": whole and s.left() > 0, "seconds": round(time.monotonic() - start, 1), "dtypes": found}
 
 
+@dataclass(frozen=True)
+class Task:
+    """What processes do with a campaign: `find` knows its family by name, `work` measures and returns the summary that the last line
+    of the journal holds, `lines` says it for people; `module` is what is started, as `python -m`."""
+
+    module: str
+    find: Callable[[str], Family]
+    work: Callable[[Session], dict[str, Any]]
+    lines: Callable[[dict[str, Any]], list[str]]
+
+
+TUNING = Task("corpus.tuning.run", lambda name: family(name), work, lambda summary: lines_of(summary))
+
+
 def attempt(
     directory: Path, out: Path, *, device: int = 0, budget_s: float = 600.0, progress: Progress = lambda d, t, w: None,
-    hung: Callable[[str], None] = lambda name: None, env: Env | None = None,
+    hung: Callable[[str], None] = lambda name: None, env: Env | None = None, task: Task = TUNING,
 ) -> dict[str, Any]:  # fmt: skip
     """One process's try; returns the summary. hung: told (on another thread) who does not end, before the process does.
 
@@ -218,7 +232,7 @@ def attempt(
     from lowering.runtime import telemetry
 
     campaign = campaigns.read(directory)
-    chosen = family(campaign.family)
+    chosen = task.find(campaign.family)
     journal = Journal(out, campaign.id, write=True)
     try:
         journal.blame("worker/ended")
@@ -233,7 +247,7 @@ def attempt(
         secret = int(starts[0]["secret"], 16) if starts else fresh_secret()
         journal.add(
             {"kind": "start", "campaign": campaign.id, "date": now(), "secret": f"{secret:032x}", "device": _public(info.to_json()),
-             "packages": _packages(), "budget_s": budget_s, "command": "python -m corpus.tuning.run DIR OUT"}
+             "packages": _packages(), "budget_s": budget_s, "command": f"python -m {task.module} DIR OUT"}
         )  # fmt: skip
         monitor = telemetry.Monitor(info.uuid)
         monitor.start()
@@ -250,7 +264,7 @@ def attempt(
             progress,
         )
         try:
-            summary = work(session)
+            summary = task.work(session)
         finally:
             seen = monitor.stop()
         journal.add({"kind": "end", "date": now(), "telemetry": seen.to_json(), "faults": list(seen.faults), **summary})
@@ -304,7 +318,7 @@ def lines_of(summary: dict[str, Any]) -> list[str]:
 # ---- processes -----------------------------------------------------------------------------------------------------
 
 
-def child(directory: Path, out: Path, device: int, budget_s: float) -> int:
+def child(directory: Path, out: Path, device: int, budget_s: float, task: Task = TUNING) -> int:
     """One try with progress on stderr; the exit code."""
 
     def hung(name: str) -> None:
@@ -319,7 +333,7 @@ def child(directory: Path, out: Path, device: int, budget_s: float) -> int:
             print(f"{done:g}/{total:g} {what}" if total else what, file=sys.stderr, flush=True)
 
     try:
-        summary = attempt(directory, out, device=device, budget_s=budget_s, progress=progress, hung=hung)
+        summary = attempt(directory, out, device=device, budget_s=budget_s, progress=progress, hung=hung, task=task)
     except Fault as exc:
         print(f"lost: {exc.contender}: {exc.cause}: {exc.message}", file=sys.stderr)
         return jobs.EXIT_FAULT
@@ -329,13 +343,12 @@ def child(directory: Path, out: Path, device: int, budget_s: float) -> int:
     except OSError as exc:
         print(f"{out} cannot be written: {exc.strerror}; what is in it is whole, run again to go on", file=sys.stderr)
         return jobs.EXIT_BAD_JOB
-    print(
-        "\n".join([f"{'done' if summary['complete'] else 'cut short'} in {summary['seconds']} s", *lines_of(summary)])
-    )
+    said = "done" if summary["complete"] else "cut short"
+    print("\n".join([f"{said} in {summary['seconds']} s", *task.lines(summary)]))
     return jobs.EXIT_OK
 
 
-def supervise(directory: Path, out: Path, device: int, budget_s: float) -> int:
+def supervise(directory: Path, out: Path, device: int, budget_s: float, task: Task = TUNING) -> int:
     """Start processes until one ends by itself; a candidate that a process died of is left out by the next."""
     end = time.monotonic() + budget_s
     root = str(Path(__file__).resolve().parents[2])
@@ -345,7 +358,7 @@ def supervise(directory: Path, out: Path, device: int, budget_s: float) -> int:
         words = [
             sys.executable,
             "-m",
-            "corpus.tuning.run",
+            task.module,
             "--child",
             "--device",
             str(device),
@@ -407,9 +420,12 @@ def worker() -> int:
 def main(argv: list[str] | None = None) -> int:
     """Command line."""
     words = sys.argv[1:] if argv is None else argv
-    if not words:
-        return worker()
-    p = argparse.ArgumentParser(prog="corpus.tuning.run", description=__doc__)
+    return command(words, TUNING, __doc__) if words else worker()
+
+
+def command(words: Sequence[str], task: Task, about: str | None) -> int:
+    """`DIR OUT [--device N] [--budget SECONDS]`, and `--child` where a process is told to be one try."""
+    p = argparse.ArgumentParser(prog=task.module, description=about)
     p.add_argument("directory", type=Path)
     p.add_argument("out", type=Path)
     p.add_argument("--device", type=int, default=0)
@@ -418,7 +434,7 @@ def main(argv: list[str] | None = None) -> int:
     a = p.parse_args(words)
     if not a.out.resolve().parent.is_dir():
         p.error(f"{a.out.parent} is not a directory")
-    return (child if a.child else supervise)(a.directory, a.out, a.device, a.budget)
+    return (child if a.child else supervise)(a.directory, a.out, a.device, a.budget, task)
 
 
 if __name__ == "__main__":
