@@ -185,6 +185,10 @@ class Programs:
 
     def units(self, program: Program) -> list[Unit]:
         """Bind the named kernel, or every kernel of the file, in text order. Empty when the text did not parse."""
+        return [self._bind(program, *chosen) for chosen in self.chosen(program)]
+
+    def chosen(self, program: Program) -> list[tuple[str, str, dict[str, Value]]]:
+        """Kernel, target and its own bindings of what `units` binds. Raises BadArgument for a name that the file does not have."""
         if program.file is None:
             return []
         kernels = self._kernels(program.file, program.ref)
@@ -196,7 +200,12 @@ class Programs:
                 "bind only the keyword-only parameters of the kernel",
                 code="args/unknown-tunable",
             )
-        return [self._bind(program, kernel) for kernel in kernels]
+        out = []
+        for kernel in kernels:
+            own = {t.name for t in kernel.tunables}
+            target = program.ref.target or (kernel.targets[0] if kernel.targets else "")
+            out.append((kernel.name, target, {k: v for k, v in program.ref.bindings.items() if k in own}))
+        return out
 
     def _kernels(self, file: File, ref: Ref) -> list[Kernel]:
         names = [k.name for k in file.kernels]
@@ -211,29 +220,21 @@ class Programs:
             kernels = [k for k in kernels if ref.target in k.targets]
         return kernels
 
-    def _bind(self, program: Program, kernel: Kernel) -> Unit:
+    def _bind(self, program: Program, kernel: str, target: str, bindings: dict[str, Value]) -> Unit:
         from cake_ir import bind, variant_id
 
-        own = {t.name for t in kernel.tunables}
-        bindings = {k: v for k, v in program.ref.bindings.items() if k in own}
-        target = program.ref.target or (kernel.targets[0] if kernel.targets else "")
-        key = json.dumps([program.source_id or program.text, kernel.name, target, bindings], sort_keys=True)
+        key = json.dumps([program.source_id or program.text, kernel, target, bindings], sort_keys=True)
         unit = self._units.get(key)
         if unit is None:
             assert program.file is not None
             try:
                 with computation_limit("typing", BIND_S):
-                    done = bind(program.file, bindings, target, kernel.name)
+                    done = bind(program.file, bindings, target, kernel)
                 bound, diagnostics = done.bound, tuple(done.diagnostics)
             except CakeError as exc:
                 bound, diagnostics = None, (exc.diagnostic,)
             unit = Unit(
-                kernel.name,
-                target,
-                bindings,
-                variant_id(program.file, bindings, target, kernel.name),
-                bound,
-                diagnostics,
+                kernel, target, bindings, variant_id(program.file, bindings, target, kernel), bound, diagnostics
             )
             self._units[key] = unit
             while len(self._units) > self._cache_size:
