@@ -7,12 +7,13 @@ under tensor load, the launch. docs/cost-model.md explains every term. What is n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from analyses.cost.calibration import find
 from analyses.cost.machine import Machine
-from analyses.cost.schedule import Schedule, shares
+from analyses.cost.reading import Grid, Reading, read
+from analyses.cost.sharing import L2
 from analyses.cost.terms import check
 from analyses.cost.work import SHARED
 from cake_ir import bound as B
@@ -25,11 +26,6 @@ ASSUMPTIONS = (
     "loops over data run once, branches on data are not taken",
     "bank conflicts, register moves and what other kernels leave in L2 are not modelled",
 )
-IDLE = 0.25
-"""A CTA whose busiest resource works less than this part of the time waits for latencies."""
-
-
-L2 = Literal["cold", "warm"]
 
 
 @dataclass(frozen=True)
@@ -108,60 +104,91 @@ def estimate_on(
     """`estimate` for a machine at hand. Raises CakeError for a shape the kernel does not admit and `cost/unknown-term`."""
     check(without)
     env, ctas = _environment(bound, shape, m.sms)
-    resident = _resident(bound)
-    sms = m.usable_sms(bound.launch.cluster)
-    busy = max(1, min(resident, -(-ctas // sms)))
-    schedule = Schedule(bound, m, env, busy, shares(bound, env, min(ctas, sms * busy)))
-    top, slots = schedule.top, sms * resident
-    start = m.latency["first_load"] if any(_copies(s) for s in B.walk(bound.body)) else m.latency["load"] / 2
-    if bound.launch.cluster > 1:
-        start += m.latency["cluster"]  # its CTAs meet once their barriers are there
-    cta = top.time + start
-    whole, rest = divmod(ctas, slots)
-    alone = max(top.own.values(), default=0.0) + start
-    last = max(alone, cta * -(-rest // sms) / busy) if rest else 0.0
-    grid = max(whole * cta + last, -(-ctas // sms) * m.latency["cta_start"])
-
-    average = _average_fraction(bound, schedule, ctas)
-    per_sm = ctas * average / m.sms
-    tensor_clk = top.work.get("tensor", 0.0) * per_sm
+    grid = _grid(bound, env, ctas, m, without)
+    reading = read(bound, env, grid, m, m.clock_hz, l2=l2, without=without, log=explain)
+    per_sm = grid.active / m.sms
+    depends = any(_depends(s) for s in B.walk(bound.body))
     # the power cap lowers the clock the more the busier the tensor cores are
-    clock = m.clock_hz - (m.clock_hz - m.clock_tensor_hz) * min(1.0, tensor_clk / grid if grid else 0.0)
-    reads, writes = _hbm(bound, schedule)
-    bounds = {
-        "hbm": reads / m.hbm_read + writes / m.hbm_write,
-        "l2": top.work.get("l2", 0.0) * ctas * average / m.l2,
-        **{r: top.work[r] * per_sm / clock for r in SHARED if top.work.get(r, 0.0) > 0},
-    }
-    memory = max(bounds["hbm"], bounds["l2"])
-    launch_us = m.latency["dependent_us" if any(_depends(s) for s in B.walk(bound.body)) else "launch_us"]
-    time_s = max(grid / clock, memory) + launch_us * 1e-6
-    if grid / clock <= memory:
-        limited_by = "hbm" if bounds["hbm"] >= bounds["l2"] else "l2"
-    else:
-        idle = top.by.startswith("role") and schedule.asked(top.work)[0] * busy < IDLE * cta
-        limited_by = "latency" if idle else top.by
-    # what no schedule beats comes from the datasheet: a measured rate is what one program reached, and another may reach more
-    sheet = m if not m.calibrated else Machine.of(bound.target, None)
-    floor = max(reads / sheet.hbm_read + writes / sheet.hbm_write, tensor_clk / max(m.clock_hz, sheet.clock_hz))
-    us = 1e6
-    return Estimate(
-        time_us=time_s * us, floor_us=floor * us, bound_by=max(bounds, key=lambda r: bounds[r]),
-        limited_by=limited_by, bounds_us={k: v * us for k, v in bounds.items()}, ctas=ctas, ctas_per_sm=resident,
-        waves=ctas / slots if slots else 0.0, cta_us=cta / clock * us, launch_us=launch_us,
-        role_us={n: c / clock * us for n, c in top.own.items()}, limiters=_limiters(schedule), tensor_flop=_flop(schedule) * ctas * average,
-        hbm_bytes=reads + writes, l2_bytes=top.work.get("l2", 0.0) * ctas * average, target=bound.target.name, shape=dict(shape),
-        calibrated=m.calibrated, assumptions=(*_rates(m), *ASSUMPTIONS),
-        device=m.name, source=m.source, clock_mhz=clock / 1e6, l2=l2, bound_class=_class(limited_by, bounds),
-        low_us=0.8 * time_s * us if m.calibrated else None, high_us=1.25 * time_s * us if m.calibrated else None,
+    tensor = reading.busy.get("tensor", 0.0) * per_sm
+    used = 0.0 if "clock" in without or not reading.clocks else min(1.0, tensor / reading.clocks)
+    clock = m.clock_hz - (m.clock_hz - m.clock_tensor_hz) * used
+    launch_us = 0.0 if "launch" in without else m.latency["dependent_us" if depends else "launch_us"]
+    start = (
+        0.0 if "launch" in without else m.latency["start"] + (m.latency["cluster"] if bound.launch.cluster > 1 else 0.0)
+    )
+    memory = {"hbm": 0.0 if "hbm" in without else reading.reads / m.hbm_read + reading.writes / m.hbm_write}
+    bounds = memory | _bounds(reading, m, clock, per_sm)
+    inside = max((reading.clocks + start) / clock if ctas else 0.0, memory["hbm"])
+    time_us = inside * 1e6 + launch_us
+    floor = _floor(bound, env, reading, m)
+    low, high = _interval(time_us, m)
+    found = Estimate(
+        time_us=time_us, floor_us=floor * 1e6, bound_by=max(bounds, key=lambda r: bounds[r]), limited_by="", bounds_us={k: v * 1e6 for k, v in bounds.items()},
+        ctas=ctas, ctas_per_sm=grid.resident, waves=ctas / (grid.sms * grid.resident), cta_us=reading.cta / clock * 1e6, launch_us=launch_us,
+        role_us=reading.roles, limiters=(), tensor_flop=reading.flop, hbm_bytes=reading.reads + reading.writes, l2_bytes=reading.l2_bytes,
+        target=bound.target.name, shape=dict(shape), calibrated=m.calibrated, assumptions=(*_rates(m), *ASSUMPTIONS), device=m.name,
+        source=m.source, clock_mhz=clock / 1e6, low_us=low, high_us=high, l2=l2,
     )  # fmt: skip
+    return replace(found, limited_by=_limited(found, reading, grid), bound_class=_class(found, reading, grid))
 
 
-def _class(limited_by: str, bounds: dict[str, float]) -> str:
-    """The bound class of what a schedule is limited by."""
-    if limited_by.startswith("role") or limited_by in ("fma", "alu", "sfu", "shuffle"):
-        return "issue"
-    return {"copy latency": "latency", "port": "l2"}.get(limited_by, limited_by)
+def _grid(bound: B.BoundKernel, env: list[Any], ctas: int, m: Machine, without: frozenset[str]) -> Grid:
+    sms = m.usable_sms(bound.launch.cluster)
+    resident = _resident(bound)
+    per_sm = -(-ctas // sms)
+    busy = 1 if "residency" in without else max(1, min(resident, per_sm))
+    if "residency" in without:  # CTAs of an SM as if each had one
+        per_sm = -(-per_sm // resident)
+    return Grid(ctas, resident, sms, busy, max(1, per_sm), _average_fraction(bound, env))
+
+
+def _bounds(reading: Reading, m: Machine, clock: float, per_sm: float) -> dict[str, float]:
+    """Seconds that each resource would need alone, spread evenly over all SMs."""
+    return {"l2": reading.l2_bytes / m.l2} | {
+        r: v * per_sm / clock for r, v in reading.busy.items() if r in SHARED and v > 0
+    }
+
+
+def _floor(bound: B.BoundKernel, env: list[Any], reading: Reading, m: Machine) -> float:
+    """Seconds that no schedule beats, from the datasheet: a measured rate is what one program reached, and another may reach more."""
+    sheet = m if not m.calibrated else Machine.of(bound.target, None)
+    bits = max((t.dtype.bits for t in bound.tensors if t.direction == "In" and t.dtype.bits <= 16), default=16)
+    products = reading.flop / (sheet.flop[bits] * sheet.sms * max(m.clock_hz, sheet.clock_hz))
+    return max(reading.reads / sheet.hbm_read + reading.writes / sheet.hbm_write, products)
+
+
+def _interval(time_us: float, m: Machine) -> tuple[float | None, float | None]:
+    """None where the rates were not measured: then nothing is claimed."""
+    return (0.8 * time_us, 1.25 * time_us) if m.calibrated else (None, None)
+
+
+BUSY = 0.75
+"""A resource that works so much of the time is what a schedule is limited by."""
+
+
+def _limited(found: Estimate, reading: Reading, grid: Grid) -> str:
+    """The busiest resource, if it works most of the time; else what the roles wait for."""
+    which = max(reading.busy, key=lambda r: reading.busy[r])
+    if reading.clocks and reading.busy[which] >= BUSY * reading.clocks:
+        return which
+    waits = {k: v for k, v in reading.stalls.items() if v > 0}
+    worst = max(waits, key=lambda k: waits[k], default="")
+    return {"barrier": "barriers", "load": "latency", "product": "products", "store": "stores"}.get(worst, "issue")
+
+
+def _class(found: Estimate, reading: Reading, grid: Grid) -> str:
+    """The bound class in one run: shares of the time."""
+    outside = found.launch_us / found.time_us if found.time_us else 1.0
+    if outside >= 0.5:
+        return "launch"
+    if found.limited_by in reading.busy:
+        return {"port": "l2", "fma": "issue", "alu": "issue", "sfu": "issue", "shuffle": "issue"}.get(
+            found.limited_by, found.limited_by
+        )
+    idle = 1 - grid.ctas / (grid.sms * grid.per_sm) if grid.ctas > grid.sms else 0.0
+    if idle >= 0.25:
+        return "tail"
+    return "barrier wait" if found.limited_by == "barriers" else "latency" if found.limited_by != "issue" else "issue"
 
 
 def _environment(bound: B.BoundKernel, shape: dict[str, int], sms: int) -> tuple[list[Any], int]:
@@ -197,14 +224,19 @@ def _environment(bound: B.BoundKernel, shape: dict[str, int], sms: int) -> tuple
 
 
 def _resident(bound: B.BoundKernel) -> int:
-    """CTAs that fit on an SM by shared memory, threads and registers (registers as declared, else 64 per thread)."""
+    """CTAs that fit on an SM by shared memory, threads and registers: as declared, else by the fragments that are alive at once."""
+    from analyses.registers import LIMIT, OVERHEAD, peak
     from cake_ir.derive.memory import memory_map
 
     t = bound.target
     by_smem = t.value("smem_per_sm") // (memory_map(bound).total + t.value("smem_reserved"))
     by_threads = t.value("threads_per_sm") // bound.threads
-    declared = sum(32 * r.warps * (r.registers or 64) for r in bound.roles)
-    by_registers = t.value("registers_per_sm") // declared
+    if any(r.registers for r in bound.roles):
+        used = sum(32 * r.warps * (r.registers or 64) for r in bound.roles)
+    else:  # one number for all threads, in steps of eight
+        most = max(min(LIMIT, peak(bound, r).registers + OVERHEAD) for r in bound.roles)
+        used = bound.threads * (-(-most // 8) * 8)
+    by_registers = t.value("registers_per_sm") // used
     return max(1, min(by_smem, by_threads, by_registers, t.value("blocks_per_sm")))
 
 
@@ -215,46 +247,16 @@ def _rates(m: Machine) -> tuple[str, ...]:
     return (f"assumed, not measured: {', '.join(m.assumed)}",) if m.assumed else ()
 
 
-def _copies(s: Any) -> bool:
-    return isinstance(s, B.Op) and s.name in ("tma_load", "bulk_load")
-
-
 def _depends(s: Any) -> bool:
     return isinstance(s, B.Op) and s.name == "griddep_wait"
 
 
-def _hbm(bound: B.BoundKernel, schedule: Schedule) -> tuple[float, float]:
-    """Compulsory bytes (read, written): every tensor once, tensors that are updated both ways."""
-    reads = writes = 0.0
-    for t in bound.tensors:
-        n = t.dtype.bits / 8
-        for e in t.extents:
-            n *= schedule.value(e)
-        reads += n if t.direction != "Out" else 0.0
-        writes += n if t.direction in ("Out", "InOut") else 0.0
-    return reads, writes
-
-
-def _flop(schedule: Schedule) -> float:
-    """Tensor work of CTA 0, padding included."""
-    return schedule.top.work.get("flop", 0.0)
-
-
-def _limiters(schedule: Schedule) -> tuple[dict[str, Any], ...]:
-    top = sorted(schedule.sites.items(), key=lambda kv: -kv[1])[:3]
-    total = sum(schedule.sites.values()) or 1.0
-    return tuple(
-        {"line": line, "col": col, "what": what, "clocks_per_cta": clocks, "share": clocks / total}
-        for (line, col, what), clocks in top
-    )
-
-
-def _average_fraction(bound: B.BoundKernel, schedule: Schedule, ctas: int) -> float:
+def _average_fraction(bound: B.BoundKernel, env: list[Any]) -> float:
     """Work of the average CTA over that of CTA 0: persistent loops give the first clusters one tile more."""
     first = {bound.builtins["cluster_id"], bound.builtins["cta"]}
     for s in bound.body:
         if isinstance(s, B.For) and first & B.sx_vars(s.start):
-            count, step = schedule.value(s.stop), max(1, schedule.value(s.step))
+            count, step = compile_sx(s.stop)(env), max(1, compile_sx(s.step)(env))
             trips = -(-count // step)
             return count / (trips * step) if trips else 1.0
     return 1.0

@@ -22,8 +22,9 @@ SCHEDULERS = 4
 """Warp schedulers of an SM (every target): a warp instruction a clock each."""
 
 ASSUMED: Mapping[str, float] = {
-    "load": 600, "smem_load": 30, "tma": 700, "first_load": 1500, "hop": 90, "passed": 30, "named": 35, "cta": 40, "cluster": 350,
-    "fence": 40, "reduce": 80, "wgmma": 90, "cta_start": 150, "launch_us": 1.5, "dependent_us": 1.0,
+    "load": 600, "load_hbm": 1000, "smem_load": 30, "tma": 700, "tma_hbm": 1100, "first_load": 1500, "hop": 90, "far": 240, "passed": 30,
+    "named": 35, "cta": 40, "cluster": 350, "fence": 40, "reduce": 80, "wgmma": 90, "mma": 33, "cta_start": 150, "turnaround": 700,
+    "start": 500, "launch_us": 1.5, "dependent_us": 1.0,
 }  # fmt: skip
 """Latencies in clocks, the clocks of an SM between two CTA starts and the microseconds of a launch where nothing was measured. The
 orders of magnitude are those of sm_90a."""
@@ -34,7 +35,8 @@ CLUSTER_SHARE: Mapping[int, float] = {2: 1.0, 4: 120 / 132, 8: 120 / 132, 16: 11
 H200 (30 clusters of 4, 15 of 8, 7 of 16)."""
 
 LATENCIES: Mapping[str, str] = {
-    "load": "latency.load.l2", "tma": "tma.latency.l2", "hop": "barrier.mbarrier.thread_to_group", "passed": "barrier.mbarrier.passed",
+    "load": "latency.load.l2", "load_hbm": "latency.load.hbm", "tma": "tma.latency.l2", "tma_hbm": "tma.latency.hbm",
+    "far": "barrier.mbarrier.to_other_cta", "hop": "barrier.mbarrier.thread_to_group", "passed": "barrier.mbarrier.passed",
     "named": "barrier.named.role.groups1", "cta": "barrier.cta.warps8", "cluster": "barrier.cluster.ctas2", "fence": "barrier.fence_async",
     "reduce": "reduce.max.n8.groups1", "launch_us": "launch.graph.all_sms", "dependent_us": "launch.dependent.all_sms",
 }  # fmt: skip
@@ -49,7 +51,8 @@ class Machine:
     per second of the device; `port` (what copies of lines that others read too bring into an SM) and `smem` in bytes per clock and SM;
     `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM by
     form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
-    keeps others away; `interference`: how issue slots slow the products of other warpgroups down (see `law`). `cluster_sms`: on how many
+    keeps others away; `l2_keeps`: bytes up to which a footprint stays in L2 from launch to launch, and from which nothing of it does;
+    `interference`: how issue slots slow the products of other warpgroups down (see `law`). `cluster_sms`: on how many
     SMs clusters of so many CTAs run. `calibrated` and `source` say where all this comes from; `assumed`: latencies that come from
     `ASSUMED` all the same, because nothing measures them or the calibration is older than what does.
     """
@@ -72,6 +75,7 @@ class Machine:
     mma_sync: float
     flop: Mapping[int, float]
     alu_slots: float = 1.0
+    l2_keeps: tuple[float, float] = (30e6, 50e6)
     interference: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     cluster_sms: Mapping[int, int] = field(default_factory=dict)
     calibrated: bool = False

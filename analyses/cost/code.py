@@ -1,0 +1,221 @@
+"""One statement of a program as the simulation sees it: what executing it once asks of the machine, and what it does to time.
+
+`code_of` turns an op or an elementwise statement, in the role that executes it, into a `Code`; amounts come from `analyses.cost.work`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from analyses.cost.machine import SCHEDULERS, Machine
+from analyses.cost.work import PIPES, lanes_sharing, let_work, op_work
+from cake_ir import bound as B
+
+
+class Kind:
+    """How the simulation treats an event."""
+
+    EXEC = 0  # instructions of the unit
+    LOCAL = 1  # instructions, then a fixed delay
+    LOAD = 2  # global memory to registers
+    STORE = 3  # registers to global memory
+    COPY_IN = 4  # bulk copy that signals a barrier
+    COPY_OUT = 5  # bulk copy of a bulk group
+    WGMMA = 6
+    WGMMA_COMMIT = 7
+    WGMMA_WAIT = 8
+    WAIT = 9
+    ARRIVE = 10
+    SYNC = 11  # named barriers, rendezvous of roles, CTAs, clusters
+    BULK_COMMIT = 12
+    BULK_WAIT = 13
+    CP_ASYNC = 14
+    CP_COMMIT = 15
+    CP_WAIT = 16
+    CP_ARRIVE = 17
+    MMA = 18
+    TC_MMA = 19  # tcgen05
+    TC_COMMIT = 20
+    SEND = 21  # store_async to another CTA
+    SHARED = 22  # shared memory to registers
+
+
+_KINDS = {
+    "tma_load": Kind.COPY_IN, "bulk_load": Kind.COPY_IN, "tma_store": Kind.COPY_OUT, "bulk_store": Kind.COPY_OUT,
+    "tma_reduce": Kind.COPY_OUT, "bulk_reduce": Kind.COPY_OUT, "wgmma": Kind.WGMMA, "wgmma_commit": Kind.WGMMA_COMMIT,
+    "wgmma_wait": Kind.WGMMA_WAIT, "wait": Kind.WAIT, "arrive": Kind.ARRIVE, "expect": Kind.ARRIVE, "sync": Kind.SYNC,
+    "named_arrive": Kind.SYNC, "bulk_commit": Kind.BULK_COMMIT, "bulk_wait": Kind.BULK_WAIT, "bulk_wait_read": Kind.BULK_WAIT,
+    "cp_async": Kind.CP_ASYNC, "cp_async_commit": Kind.CP_COMMIT, "cp_async_wait": Kind.CP_WAIT, "cp_async_arrive": Kind.CP_ARRIVE,
+    "mma": Kind.MMA, "tcgen05_mma": Kind.TC_MMA, "tcgen05_commit": Kind.TC_COMMIT, "store_async": Kind.SEND,
+    "fence_async": Kind.LOCAL, "ldmatrix": Kind.SHARED,
+}  # fmt: skip
+ARRIVING = frozenset((Kind.ARRIVE, Kind.COPY_IN, Kind.SYNC, Kind.CP_ARRIVE, Kind.TC_COMMIT, Kind.SEND))
+SHUFFLE_CLK = 29.0
+"""Clocks of one step of a butterfly, shuffle and combination (H200: a row maximum over four lanes, two steps, takes 86 with what is
+around it)."""
+WARP_SYNC_CLK = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """See the module. All in clocks of an SM or bytes, of one execution by one instance.
+
+    pipes: (number of the pipe in PIPES, clocks that the SM's pipe is busy); own: clocks that the unit itself needs at least, with
+    the schedulers that it has; smem, tensor: of those units; l2, port: bytes that are asked of L2 and that pass the SM's port; delay:
+    what comes after; k: groups that a wait leaves open; reads, results: fragments; arrives: it counts towards completions; waits: it
+    blocks until one; far: of another CTA, maybe; sources: a wait for what is read only.
+    """
+
+    kind: int
+    name: str
+    line: int
+    col: int
+    pipes: tuple[tuple[int, float], ...]
+    own: float
+    issue: float
+    smem: float = 0.0
+    tensor: float = 0.0
+    flop: float = 0.0
+    l2: float = 0.0
+    port: float = 0.0
+    delay: float = 0.0
+    k: int = 0
+    reads: tuple[int, ...] = ()
+    results: tuple[int, ...] = ()
+    region: B.Region | None = None
+    site: int = -1
+    arrives: bool = False
+    waits: bool = False
+    far: bool = False
+    sources: bool = False
+    subject: str = ""
+
+
+def code_of(s: B.Let | B.Op, role: B.Role, narrow: str | None, m: Machine, bound: B.BoundKernel) -> Code | None:
+    """The code of a statement that `role` executes (narrow: "T" inside elected(), "W" inside warps()); None when it costs nothing."""
+    warps = {"thread": 1, "warp": 1, "warpgroup": 4}[role.unit]
+    repeats = 1
+    if isinstance(s, B.Op):
+        unit = narrow or s.unit
+        if unit == "T":
+            warps = 1
+        elif unit == "W" and warps == 4:
+            warps, repeats = 1, 4
+        work = op_work(s, m, bound.launch.cluster, warps)
+    else:
+        work = let_work(s, m, warps)
+        if not work and not (isinstance(s.value, B.VFrag)):
+            return None
+    kind = _kind(s)
+    op = s if isinstance(s, B.Op) else None
+    delay, k = _after(op, m, warps)
+    return Code(
+        kind=kind,
+        name=s.name if isinstance(s, B.Op) else s.frag.name,
+        line=s.span.line,
+        col=s.span.col,
+        pipes=tuple((i, work[p] * repeats) for i, p in enumerate(PIPES) if work.get(p, 0.0) > 0),
+        own=max((work.get(p, 0.0) for p in PIPES), default=0.0) * SCHEDULERS / min(SCHEDULERS, warps),
+        issue=work.get("issue", 0.0) * repeats,
+        smem=work.get("smem", 0.0) * repeats,
+        tensor=work.get("tensor", 0.0),
+        flop=work.get("flop", 0.0) * repeats,
+        l2=work.get("l2", 0.0) * repeats,
+        port=work.get("port", 0.0) * repeats,
+        delay=delay,
+        k=k,
+        reads=tuple(id(f) for f in reads(s)),
+        results=_results(s),
+        region=next((x for x in op.operands.values() if isinstance(x, B.Region)), None) if op is not None else None,
+        site=op.site if op is not None else -1,
+        arrives=kind in ARRIVING,
+        waits=kind == Kind.WAIT or (kind == Kind.SYNC and s.name == "sync"),  # type: ignore[union-attr]
+        far=_far(op),
+        sources=op is not None and op.name == "bulk_wait_read",
+        subject=_subject(op),
+    )
+
+
+def _results(s: B.Let | B.Op) -> tuple[int, ...]:
+    if isinstance(s, B.Let):
+        return (id(s.frag),)
+    return tuple(id(r) for r in s.results if isinstance(r, B.Fragment))
+
+
+def _far(op: B.Op | None) -> bool:
+    """Whether CTAs of the cluster wait for each other."""
+    if op is None:
+        return False
+    bar = op.operands.get("bar")
+    return op.attrs.get("scope") in ("cluster", "grid") or (isinstance(bar, B.BarUse) and bar.rank is not None)
+
+
+def _subject(op: B.Op | None) -> str:
+    """What an op is about, by name: a barrier, a buffer, a tensor."""
+    for x in op.operands.values() if op is not None else ():
+        if isinstance(x, B.BarUse):
+            return x.barrier.name
+    for x in op.operands.values() if op is not None else ():
+        if isinstance(x, B.View):
+            return x.buffer.name
+        if isinstance(x, B.Region):
+            return x.tensor.name
+    return ""
+
+
+def _kind(s: B.Let | B.Op) -> int:
+    if isinstance(s, B.Let):
+        return Kind.EXEC
+    on_chip = any(isinstance(x, B.View) for x in s.operands.values())
+    if s.name in ("load", "load_scalar"):
+        return Kind.SHARED if on_chip else Kind.LOAD
+    if s.name in ("store", "store_scalar"):
+        return Kind.EXEC if on_chip else Kind.STORE
+    if s.name.startswith("atomic_"):
+        return Kind.LOAD if s.results else Kind.STORE
+    if s.name == "sync" and s.attrs.get("scope") in ("warp", "warpgroup"):
+        return Kind.LOCAL
+    return _KINDS.get(s.name, Kind.LOCAL if _reduction(s) else Kind.EXEC)
+
+
+def _reduction(op: B.Op) -> bool:
+    return op.name.split("_")[0] in ("row", "col") or op.name in ("pick", "shift")
+
+
+def _after(op: B.Op | None, m: Machine, warps: int) -> tuple[float, int]:
+    """(delay in clocks, groups that a wait leaves open)."""
+    if op is None:
+        return 0.0, 0
+    name, latency = op.name, m.latency
+    if name in ("wgmma_wait", "bulk_wait", "bulk_wait_read", "cp_async_wait"):
+        return 0.0, int(op.attrs.get("k", 0))
+    if name == "sync":
+        scope = op.attrs["scope"]
+        if scope == "warp":
+            return WARP_SYNC_CLK, 0
+        return latency[scope if scope in ("cta", "cluster") else "named"], 0
+    if name == "fence_async":
+        return latency["fence"], 0
+    if _reduction(op):
+        return SHUFFLE_CLK * lanes_sharing(op, warps), 0
+    return 0.0, 0
+
+
+def reads(s: B.Let | B.Op) -> list[B.Fragment]:
+    """Fragments that a statement reads."""
+    found: dict[B.Fragment, None] = {}
+    stack: list[Any] = [s.value] if isinstance(s, B.Let) else list(s.operands.values())
+    while stack:
+        x = stack.pop()
+        if isinstance(x, B.VFrag):
+            found[x.frag] = None
+        elif isinstance(x, B.Fragment):
+            found[x] = None
+        elif isinstance(x, B.VOp):
+            stack.extend(x.args)
+        elif isinstance(x, B.VExpand):
+            stack.append(x.x)
+        elif isinstance(x, B.Region):
+            stack.extend(d.rows for d in x.dims if d.rows is not None)
+    return list(found)

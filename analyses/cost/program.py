@@ -1,0 +1,371 @@
+"""What the agents of one CTA (of one cluster) do in order, with what each step asks of the machine: the input of the simulation.
+
+A bound kernel is compiled once into closures; `Program.trace` then gives, for one shape, a list of events per role instance. Index
+arithmetic and loops are executed, data are not: what depends on loaded values takes one round, branches on them are not taken.
+Long loops are cut (`Trim`): the first iterations and the last one are run, and the simulation extrapolates.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from analyses.cost.code import Code, Kind, code_of
+from analyses.cost.machine import Machine
+from cake_ir import bound as B
+from cake_ir.arithmetic import compile_sx
+from cake_ir.events import tainted_scalars
+
+EVENT_LIMIT = 60_000
+"""Events of one trace; more are a program that no estimate is made of."""
+REPRESENTATIVES = 4
+"""Warps of one role that are simulated; each stands for as many as there are of its kind."""
+
+
+class TooLong(Exception):
+    """A trace beyond EVENT_LIMIT."""
+
+
+@dataclass(frozen=True)
+class Trim:
+    """How many iterations of each long loop are run; `least` where nothing is said."""
+
+    limits: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Agent:
+    """One simulated role instance. weight: how many instances it stands for; events: (code, gates, part of the region that exists,
+    how often the event stands for itself because loops are cut)."""
+
+    rank: int
+    role: B.Role
+    instance: int
+    weight: float
+    events: list[tuple[Code, tuple[int, ...], float, float]]
+
+
+@dataclass
+class Trace:
+    """The agents of a cluster. needs: arrivals per gate (completions of barriers, by number). cut: trips of the loops that were
+    cut, by loop."""
+
+    agents: list[Agent]
+    needs: list[int]
+    cut: dict[int, float]
+
+
+class _Run:
+    """State of the agent that is traced."""
+
+    __slots__ = ("counts", "cut", "env", "gates", "instance", "limits", "mult", "out", "rank", "role")
+
+    def __init__(
+        self, env: list[Any], rank: int, role: B.Role, instance: int, gates: dict[Any, int], limits: Mapping[int, int],
+        cut: dict[int, list[float]],
+    ) -> None:  # fmt: skip
+        self.env, self.rank, self.role, self.instance = env, rank, role, instance
+        self.gates, self.limits, self.cut = gates, limits, cut
+        self.out: list[tuple[Code, tuple[int, ...], float, float]] = []
+        self.mult = 1.0
+        self.counts: dict[Any, int] = defaultdict(int)
+
+    def gate(self, key: Any) -> int:
+        """The number of a completion."""
+        found = self.gates.get(key)
+        if found is None:
+            found = self.gates[key] = len(self.gates)
+        return found
+
+
+Step = Callable[[_Run], None]
+
+
+class Program:
+    """A compiled kernel. shares: per op the part of its L2 traffic that is distinct between the CTAs that run at once."""
+
+    def __init__(self, bound: B.BoundKernel, machine: Machine) -> None:
+        self.bound, self.machine = bound, machine
+        self.tainted = tainted_scalars(bound)
+        self._codes: dict[tuple[int, str, int], Code] = {}
+        self.loops: dict[int, B.For] = {}
+        self._bodies = {r.name: self._block(bound.body, r, None) for r in bound.roles}
+        self._spans = {id(s): self._limit(s) for s in self.loops.values()}
+
+    @property
+    def codes(self) -> Iterator[Code]:
+        """Every compiled statement."""
+        return iter(self._codes.values())
+
+    def spans(self, loop: int) -> tuple[int, int]:
+        """(fewer, more) iterations of a loop: the two lengths from which longer ones are extrapolated."""
+        return self._spans[loop]
+
+    def trace(self, env: Sequence[Any], limits: Mapping[int, int]) -> Trace:
+        """The events of a cluster whose first CTA `env` describes. Raises TooLong."""
+        bound, gates = self.bound, {}
+        needs: list[int] = []
+        cut: dict[int, list[float]] = defaultdict(list)
+        agents = []
+        rank_slot = bound.builtins["cluster_rank"].slot
+        cta_slot = bound.builtins["cta"].slot
+        first = env[cta_slot]
+        budget = EVENT_LIMIT
+        for rank in range(bound.launch.cluster):
+            for role in bound.roles:
+                for instance, weight in representatives(role):
+                    own = list(env)
+                    own[rank_slot], own[cta_slot] = rank, first + rank
+                    run = _Run(own, rank, role, instance, gates, limits, cut)
+                    for step in self._bodies[role.name]:
+                        step(run)
+                    budget -= len(run.out)
+                    if budget < 0:
+                        raise TooLong
+                    agents.append(Agent(rank, role, instance, weight, run.out))
+        needs = [0] * len(gates)
+        for a in agents:
+            for code, at, _, _ in a.events:
+                if code.arrives:
+                    for g in at:
+                        needs[g] += 1
+        return Trace(agents, needs, {k: sum(v) / len(v) for k, v in cut.items()})
+
+    # ---- compiling -------------------------------------------------------------------------------------------------
+
+    def _limit(self, loop: B.For) -> tuple[int, int]:
+        inner = B.walk(loop.body)
+        stages = [
+            x.barrier.stages
+            for s in inner
+            if isinstance(s, B.Op)
+            for x in s.operands.values()
+            if isinstance(x, B.BarUse) and x.barrier.kind == "mbarrier"
+        ]
+        if any(isinstance(s, B.For) for s in inner) and stages:
+            return 2, 3
+        if stages:
+            period = max(3, *stages)
+            return max(6, period + 3), max(6, period + 3) + period
+        return 4, 6
+
+    def _block(self, body: tuple[B.Stmt, ...], role: B.Role, narrow: str | None) -> tuple[Step, ...]:
+        out = []
+        for s in body:
+            step = self._statement(s, role, narrow)
+            if step is not None:
+                out.append(step)
+        return tuple(out)
+
+    def _statement(self, s: B.Stmt, role: B.Role, narrow: str | None) -> Step | None:
+        if isinstance(s, (B.Let, B.Op)):
+            return self._event(s, role, narrow)
+        if isinstance(s, B.SetScalar):
+            return None if s.var in self.tainted else _assign(s)
+        if isinstance(s, B.For):
+            return self._for(s, role, narrow)
+        if isinstance(s, B.While):
+            return _sequence(self._block((*s.prelude, *s.body), role, narrow))
+        if isinstance(s, B.If):
+            return self._if(s, role, narrow)
+        if isinstance(s, B.RoleBlock):
+            if s.role is not role:
+                return None
+            body, slot = self._block(s.body, role, narrow), s.instance.slot if s.instance is not None else None
+
+            def block(c: _Run) -> None:
+                if slot is not None:
+                    c.env[slot] = c.instance
+                for step in body:
+                    step(c)
+
+            return block if body else None
+        if isinstance(s, B.ElectedBlock):
+            return _sequence(self._block(s.body, role, "T"))
+        if isinstance(s, B.WarpsBlock):
+            if s.warp is not None:
+                body, slot = self._block(s.body, role, "W"), s.warp.slot
+
+                def warps(c: _Run) -> None:
+                    c.env[slot] = 0
+                    for step in body:
+                        step(c)
+
+                return warps
+            return _sequence(self._block(s.body, role, "W"))
+        return None
+
+    def _for(self, s: B.For, role: B.Role, narrow: str | None) -> Step | None:
+        body = self._block(s.body, role, narrow)
+        if not body:
+            return None
+        self.loops[id(s)] = s
+        start, stop, by, slot, key = compile_sx(s.start), compile_sx(s.stop), compile_sx(s.step), s.var.slot, id(s)
+
+        def loop(c: _Run) -> None:
+            env = c.env
+            rounds = range(_number(start, env), _number(stop, env), max(1, _number(by, env)))
+            trips = len(rounds)
+            limit = c.limits.get(key)
+            if limit is None or trips <= limit:
+                if trips > 1 << 16:
+                    raise TooLong
+                for i in rounds:
+                    env[slot] = i
+                    for step in body:
+                        step(c)
+                return
+            c.cut[key].append(trips)
+            outer, c.mult = c.mult, c.mult * trips / limit
+            for i in (*rounds[: limit - 1], rounds[-1]):
+                env[slot] = i
+                for step in body:
+                    step(c)
+            c.mult = outer
+
+        return loop
+
+    def _if(self, s: B.If, role: B.Role, narrow: str | None) -> Step | None:
+        then, orelse = self._block(s.then, role, narrow), self._block(s.orelse, role, narrow)
+        if not then and not orelse:
+            return None
+        by_data = bool(B.sx_vars(s.cond) & self.tainted) if isinstance(s.cond, (B.SOp, B.SVar, B.SConst)) else True
+        cond = compile_sx(s.cond) if not by_data else None
+
+        def branch(c: _Run) -> None:
+            taken = cond is not None and bool(_number(cond, c.env))
+            for step in then if taken else orelse:
+                step(c)
+
+        return branch
+
+    def _event(self, s: B.Let | B.Op, role: B.Role, narrow: str | None) -> Step | None:
+        code = code_of(s, role, narrow, self.machine, self.bound)
+        if code is None:
+            return None
+        self._codes[id(s), role.name, len(self._codes)] = code
+        zero = tuple(r.slot for r in s.results if isinstance(r, B.ScalarVar)) if isinstance(s, B.Op) else ()
+        gates = self._gates(s, role, code) if isinstance(s, B.Op) else None
+        part = _part(code.region) if code.region is not None else None
+
+        def emit(c: _Run) -> None:
+            for slot in zero:
+                c.env[slot] = 0
+            c.out.append(
+                (code, gates(c) if gates is not None else (), part(c.env) if part is not None else 1.0, c.mult)
+            )
+            if len(c.out) > EVENT_LIMIT:
+                raise TooLong
+
+        return emit
+
+    def _gates(self, op: B.Op, role: B.Role, code: Code) -> Callable[[_Run], tuple[int, ...]] | None:
+        """Which completions an op arrives at or waits for."""
+        cluster, o = self.bound.launch.cluster, op.operands
+        if code.kind is Kind.SYNC:
+            scope = op.attrs["scope"] if op.name == "sync" else "named"
+            if scope == "named":
+                use, bar = compile_sx(o["bar"].use), o["bar"].barrier
+
+                def named(c: _Run) -> tuple[int, ...]:
+                    place = (id(bar), c.rank, _number(use, c.env))
+                    c.counts[place] += 1
+                    return (c.gate((*place, c.counts[place], "named")),)
+
+                return named
+            whole = scope in ("cluster", "grid")
+            name = o["role"].name if scope == "role" else scope
+
+            def met(c: _Run) -> tuple[int, ...]:
+                place = ("sync", name, -1 if whole else c.rank)
+                c.counts[place] += 1
+                return (c.gate((*place, c.counts[place])),)
+
+            return met
+        bar = o.get("bar") or o.get("signal")
+        if not isinstance(bar, B.BarUse) or code.kind in (Kind.EXEC, Kind.LOCAL):
+            return None
+        use, key, stages = compile_sx(bar.use), id(bar.barrier), bar.barrier.stages
+        rank = compile_sx(bar.rank) if bar.rank is not None else None
+        many = o.get("multicast")
+        ranks = None
+        if many == "cluster":
+            ranks = [lambda env, r=r: r for r in range(cluster)]
+        elif many:
+            ranks = [compile_sx(r) if isinstance(r, (B.SConst, B.SVar, B.SOp)) else (lambda env, r=r: r) for r in many]
+        waits = code.kind is Kind.WAIT
+
+        def at(c: _Run) -> tuple[int, ...]:
+            n = _number(use, c.env)
+            if waits and n < 0:
+                return ()
+            if ranks is not None:
+                return tuple(c.gate((key, _number(r, c.env), n)) for r in ranks)
+            r = c.rank if rank is None else _number(rank, c.env)
+            return (c.gate((key, r, n)),)
+
+        _ = stages
+        return at
+
+
+def representatives(role: B.Role) -> list[tuple[int, float]]:
+    """(instance, how many it stands for) of the instances that are simulated: all warpgroups and threads, a few of many warps."""
+    if role.unit != "warp" or role.count <= REPRESENTATIVES:
+        return [(i, 1.0) for i in range(role.count)]
+    edges = [round(i * role.count / REPRESENTATIVES) for i in range(REPRESENTATIVES + 1)]
+    return [(edges[i], float(edges[i + 1] - edges[i])) for i in range(REPRESENTATIVES)]
+
+
+def _number(f: Callable[[list[Any]], Any], env: list[Any]) -> int:
+    """A uniform expression; what data would decide is 0."""
+    try:
+        return int(f(env))
+    except (TypeError, ZeroDivisionError, OverflowError, ValueError):
+        return 0
+
+
+def _assign(s: B.SetScalar) -> Step:
+    slot, value = s.var.slot, compile_sx(s.value)
+
+    def assign(c: _Run) -> None:
+        try:
+            c.env[slot] = value(c.env)
+        except (TypeError, ZeroDivisionError, OverflowError):
+            c.env[slot] = 0
+
+    return assign
+
+
+def _sequence(body: tuple[Step, ...]) -> Step | None:
+    if len(body) < 2:
+        return body[0] if body else None
+
+    def run(c: _Run) -> None:
+        for step in body:
+            step(c)
+
+    return run
+
+
+def _part(region: B.Region) -> Callable[[list[Any]], float]:
+    """The part of a region that exists: what lies outside the tensor is not moved."""
+    dims = [
+        (compile_sx(d.start), compile_sx(d.stop) if d.stop is not None else None, d.size, compile_sx(e))
+        for d, e in zip(region.dims, region.tensor.extents, strict=False)
+        if d.kind == "slice"
+    ]
+
+    def part(env: list[Any]) -> float:
+        found = 1.0
+        for start, stop, size, extent in dims:
+            end = _number(extent, env)
+            if stop is not None:
+                end = min(end, _number(stop, env))
+            left = end - _number(start, env)
+            if left < size:
+                found *= max(0, left) / size
+        return found
+
+    return part

@@ -1,0 +1,198 @@
+"""A kernel at a shape on a machine: traces, rates and fixed costs, simulations of cut loops, and their extrapolation.
+
+The simulation runs the CTAs of one SM. What the other SMs take of L2 and device memory is in its rates; loops that were cut and further
+rounds of CTAs are linear in their trips: a run with fewer and one with more of each give the line.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from analyses.cost import sharing
+from analyses.cost.machine import Machine
+from analyses.cost.program import Program, TooLong, Trace
+from analyses.cost.sharing import L2
+from analyses.cost.simulate import Costs, Deadlock, Outcome, Rates, run
+from cake_ir import bound as B
+from cake_ir.diagnostics import CakeError, error
+
+EVENTS = 4000
+"""Events of one simulation that are aimed at: CTAs of an SM beyond that are simulated by fewer, each of which stands for several."""
+INFINITE = 1e18
+
+
+@dataclass
+class Reading:
+    """clocks: of the SM with most CTAs, from its first CTA's start to its last one's end; cta: of one CTA that has the SM with its
+    neighbours. busy: clocks that each server of that SM works; reads, writes: bytes of device memory. outcome: the longest simulation, logged
+    when asked for; trace: its trace."""
+
+    clocks: float
+    cta: float
+    busy: dict[str, float]
+    stalls: dict[str, float]
+    reads: float
+    writes: float
+    l2_bytes: float
+    flop: float
+    outcome: Outcome
+    trace: Trace
+    simulations: int = 0
+    roles: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """CTAs of a launch: `ctas`, `resident` fit an SM, `sms` are used, `busy` share an SM at most, `per_sm` come to the fullest SM; average:
+    work of the average CTA over that of the first."""
+
+    ctas: int
+    resident: int
+    sms: int
+    busy: int
+    per_sm: float
+    average: float
+
+    @property
+    def active(self) -> int:
+        """SMs that have a CTA."""
+        return min(self.ctas, self.sms)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """What is extrapolated: a loop (by id), or the rounds of CTAs (loop None), from `low` and `high` to `whole`."""
+
+    loop: int | None
+    low: float
+    high: float
+    whole: float
+
+
+def read(
+    bound: B.BoundKernel, env: list[Any], grid: Grid, m: Machine, clock_hz: float, *, l2: L2, without: frozenset[str] = frozenset(),
+    log: bool = False,
+) -> Reading:  # fmt: skip
+    """Simulate. Raises CakeError `cost/too-long` for a program that no simulation of bounded length stands for."""
+    try:
+        return _read(bound, env, grid, m, clock_hz, l2, without, log)
+    except (TooLong, Deadlock) as exc:
+        why = (
+            "its loops are too long to be simulated" if isinstance(exc, TooLong) else "some of its roles wait for ever"
+        )
+        raise CakeError(
+            error("cost/too-long", "performance", f"'{bound.name}' cannot be estimated at this shape: {why}", bound.span,
+                  contract="An estimate runs the program's roles against the clock, with long loops cut; verify the kernel first.")
+        ) from None  # fmt: skip
+
+
+def _read(
+    bound: B.BoundKernel,
+    env: list[Any],
+    grid: Grid,
+    m: Machine,
+    clock_hz: float,
+    l2: L2,
+    without: frozenset[str],
+    log: bool,
+) -> Reading:
+    program = Program(bound, m)
+    limits = {k: program.spans(k)[1] for k in program.loops}
+    whole = program.trace(env, limits)
+    cluster = bound.launch.cluster
+    shares = sharing.shares(bound, env, min(grid.ctas, grid.sms * grid.busy))
+    misses, reads, writes = sharing.misses(bound, env, whole, grid.ctas * grid.average, m, l2)
+    rates = _rates(m, clock_hz, grid, shares, misses, without)
+    costs = _costs(m, bound, grid, without)
+    weight, copies, rounds, axis = _rounds(grid, sum(len(a.events) for a in whole.agents))
+    axes = [_Axis(k, *program.spans(k), trips) for k, trips in whole.cut.items() if trips > program.spans(k)[1]]
+    axes += [axis] if axis is not None else []
+    total = cta = 0.0
+    busy: dict[str, float] = defaultdict(float)
+    stalls: dict[str, float] = defaultdict(float)
+    outcome: Outcome | None = None
+    trace = whole
+    corners = list(itertools.product((0, 1), repeat=len(axes)))
+    for corner in corners:
+        factor, some, n = 1.0, dict(limits), rounds
+        for a, c in zip(axes, corner, strict=True):
+            x = (a.whole - a.low) / (a.high - a.low)
+            factor *= x if c else 1 - x
+            value = a.high if c else a.low
+            if a.loop is not None:
+                some[a.loop] = int(value)
+            else:
+                n = int(value)
+        last = all(corner)
+        trace = program.trace(env, some)
+        outcome = run(
+            trace, rates, costs, resident=copies, rounds=n, weight=weight, log=log and last,
+            skip_ring="ring" in without,
+        )  # fmt: skip
+        total += factor * outcome.clocks
+        cta += factor * outcome.first
+        for k, v in outcome.busy.items():
+            busy[k] += factor * v
+        for k, v in outcome.stalls.items():
+            stalls[k] += factor * v
+    assert outcome is not None
+    if "wave" in without and grid.per_sm:
+        total *= grid.ctas * grid.average / (grid.sms * grid.per_sm) if grid.ctas > grid.sms else 1.0
+    flop = l2_bytes = 0.0
+    for a in whole.agents:
+        for code, _, part, mult in a.events:
+            flop += code.flop * mult * a.weight
+            l2_bytes += code.l2 * part * mult * a.weight
+    scale = grid.ctas * grid.average / cluster
+    return Reading(
+        max(total, 0.0), max(cta, 0.0), dict(busy), dict(stalls), reads, writes, l2_bytes * scale, flop * scale, outcome, trace, len(corners)
+    )  # fmt: skip
+
+
+def _rounds(grid: Grid, events: int) -> tuple[float, int, int, _Axis | None]:
+    """(what a simulated CTA stands for, how many run at once, how many in all, the axis of rounds if they are many)."""
+    copies, rounds, weight = grid.busy, grid.per_sm, 1.0
+    most = max(2, EVENTS // max(1, 3 * events))
+    if copies > most:
+        weight, copies = grid.busy / most, most
+        rounds = -(-grid.per_sm * most // grid.busy)
+    if rounds <= 3 * copies:
+        return weight, copies, int(rounds), None
+    low = copies + rounds % copies if rounds % copies else 2 * copies
+    return weight, copies, int(rounds), _Axis(None, low, low + copies, rounds)
+
+
+def _rates(
+    m: Machine, clock_hz: float, grid: Grid, shares: dict[int, float], misses: dict[int, float], without: frozenset[str]
+) -> Rates:
+    late = 0.0 if "load latency" in without else 1.0
+    active = max(1, grid.active)
+    return Rates(
+        port=INFINITE if "copies" in without else m.port,
+        l2=INFINITE if "l2" in without else m.l2 / clock_hz / active,
+        hbm=INFINITE if "hbm" in without else min(m.hbm_read / clock_hz / active, m.port),
+        latency_l2=late * m.latency["load"], latency_hbm=late * m.latency["load_hbm"], copy_l2=late * m.latency["tma"],
+        copy_hbm=late * m.latency["tma_hbm"], shares=shares, misses=misses,
+    )  # fmt: skip
+
+
+def _costs(m: Machine, bound: B.BoundKernel, grid: Grid, without: frozenset[str]) -> Costs:
+    latency = m.latency
+    wait = 0.0 if "barriers" in without else 1.0
+    free, price = m.law(grid.busy * _groups(bound))
+    return Costs(
+        passed=wait * latency["passed"], hop=wait * latency["hop"], far=wait * latency["far"], named=wait * latency["named"],
+        cluster=wait * latency["cluster"], local=wait, smem_load=0.0 if "load latency" in without else latency["smem_load"],
+        wgmma=0.0 if "load latency" in without else latency["wgmma"], mma=0.0 if "load latency" in without else latency["mma"],
+        turnaround=0.0 if "launch" in without else latency["turnaround"], free=free, price=0.0 if "interference" in without else price,
+        pipes="issue" not in without, smem="smem" not in without, tensor="tensor" not in without, queues="residency" not in without,
+    )  # fmt: skip
+
+
+def _groups(bound: B.BoundKernel) -> int:
+    """Warpgroups of a CTA that multiply."""
+    multiply = {s.role for s in B.walk(bound.body) if isinstance(s, B.Op) and s.name == "wgmma"}
+    return sum(r.count for r in bound.roles if r.name in multiply)
