@@ -1,0 +1,70 @@
+"""Command line of the ranking evidence; see the package's text."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cake_ir.diagnostics import CakeError
+from corpus.ranking.workloads import SEED, SETS, TARGET, WORKLOADS, workload
+
+
+def _prepare(a: argparse.Namespace) -> int:
+    from corpus.export import head_commit
+    from corpus.ranking.prepare import folder_bytes, gpu_s, prepare, rejections
+
+    made = {}
+    for name in a.workload or WORKLOADS:
+
+        def progress(done: float, total: float | None, what: str, name: str = name) -> None:
+            if sys.stderr.isatty():
+                print(f"\r{name} {done:g}/{total or 0:g} {what[:90]:90}", end="", file=sys.stderr, flush=True)
+
+        made[name] = prepare(
+            workload(name), a.dir / name, which=a.set, target=TARGET, seed=a.seed, draws=a.draws, most=a.pool, progress=progress,
+            command=f"python -m corpus.ranking prepare DIR --set {a.set} --seed {a.seed} --draws {a.draws} --pool {a.pool}",
+            date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), commit=head_commit(),
+        )  # fmt: skip
+        m = made[name]
+        points = sum(len(ids) for e in m.shapes for ids in e.candidates.values())
+        counts = ", ".join(f"{n} {why}" for why, n in rejections(m).items())
+        print(f"{name}: {len(m.shapes)} shapes, {points} points of {len(m.candidates)} candidates; about {gpu_s(m):.0f} s of GPU; "
+              f"rejected: {counts or 'none'}; {m.prepare_s:.0f} s")  # fmt: skip
+    total = sum(gpu_s(m) for m in made.values())
+    print(f"about {total:.0f} s of GPU, {folder_bytes(a.dir, made) / 1e6:.1f} MB in {a.dir}")
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 1: something could not be prepared, measured or recorded."""
+    parser = argparse.ArgumentParser(prog="corpus.ranking", description="How well the cost model ranks schedules.")
+    steps = parser.add_subparsers(dest="step", required=True)
+    p = steps.add_parser("prepare", help="draw and compile into DIR, for a machine with a GPU")
+    p.add_argument("dir", type=Path)
+    p.add_argument("--set", choices=SETS, required=True)
+    p.add_argument("--seed", type=int, default=SEED)
+    p.add_argument("--draws", type=int, default=32, help="candidates at a shape")
+    p.add_argument("--pool", type=int, default=72, help="most compiled candidates of a workload")
+    r = steps.add_parser("run", help="measure on a GPU, into OUT/WORKLOAD.jsonl")
+    r.add_argument("dir", type=Path)
+    r.add_argument("out", type=Path)
+    r.add_argument("--device", type=int, default=0)
+    r.add_argument("--budget", type=float, default=600.0, metavar="SECONDS")
+    for step in (p, r):
+        step.add_argument("--workload", action="append", default=[], choices=tuple(WORKLOADS))
+    a = parser.parse_args(argv)
+    try:
+        if a.step == "prepare":
+            return _prepare(a)
+        from corpus.ranking.run import run
+
+        return run(a.dir, a.out, a.workload, a.device, a.budget)
+    except CakeError as exc:
+        print(f"error[{exc.diagnostic.rule}]: {exc.diagnostic.message}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

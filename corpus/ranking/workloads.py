@@ -1,0 +1,122 @@
+"""What is ranked: per workload the kernels that serve one contract, and the shapes.
+
+Development shapes are what the model is looked at with; test shapes are others (neither among them nor multiples of them) and were
+written down at the same time, before anything was measured. Sizes are mixed on purpose: launches of a few microseconds, tiles that
+make a fraction of a wave more than whole ones, few tiles with a long loop, and enough of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cake_ir.diagnostics import CakeError, error
+from corpus.contract import contracts
+from corpus.families import Family, Member, Shape
+
+Set = Literal["development", "test"]
+SETS: tuple[Set, ...] = ("development", "test")
+SEED = 6
+"""Of every draw."""
+TARGET = "sm_90a"
+LARGE = "large"
+LARGE_FLOP = 1e11
+"""Tensor work of a launch from which a round is followed by a longer pause: without it the power limit lowers the clock of whoever
+comes last."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A tunable that has to reach an extent, such as a padded row length: of the multiples of `step` in its domain the `most` least that
+    are `dim` or more are drawn at a shape. Larger ones multiply zeros, and nobody would ask about them."""
+
+    dim: str
+    step: int = 1
+    most: int = 2
+
+    def values(self, domain: Sequence[int], shape: Shape) -> tuple[int, ...]:
+        """What is drawn at a shape, in order."""
+        return tuple(sorted(v for v in domain if v % self.step == 0 and v >= shape[self.dim])[: self.most])
+
+
+@dataclass(frozen=True)
+class Workload:
+    """kernels: corpus kernels of `contract`, each with the whole domain of each of its tunables, but for those in `fits` and the
+    element type, which is `dtype`. repeat: extents up to which inputs are drawn (`corpus.families.Family`)."""
+
+    name: str
+    contract: str
+    dtype: str
+    kernels: tuple[str, ...]
+    development: tuple[Shape, ...]
+    test: tuple[Shape, ...]
+    fits: Mapping[str, Fit] = field(default_factory=dict)
+    repeat: Mapping[str, int] = field(default_factory=dict)
+
+    def shapes(self, name: Set) -> tuple[Shape, ...]:
+        """Those of a set."""
+        return self.development if name == "development" else self.test
+
+    def large(self, shape: Shape) -> bool:
+        """Whether a launch is enough tensor work for the power limit to matter."""
+        c = contracts()[self.contract]
+        return c.flop_unit != "f32" and c.flops(shape) >= LARGE_FLOP
+
+    def family(self) -> Family:
+        """The same as `corpus.tuning` reads it: without domains, which the texts have."""
+        dims = tuple(contracts()[self.contract].dims)
+        every = (*self.development, *self.test)
+        return Family(
+            name=self.name, contracts={self.dtype: self.contract}, kernels=tuple(Member(k, fallback=True) for k in self.kernels),
+            dims=dims, ranges={d: (1, max(s[d] for s in every)) for d in dims}, shapes={n: self.shapes(n) for n in SETS},
+            large=(LARGE,), repeat=self.repeat,
+        )  # fmt: skip
+
+
+def _shapes(names: str, *rows: tuple[int, ...]) -> tuple[Shape, ...]:
+    return tuple(dict(zip(names.split(), row, strict=True)) for row in rows)
+
+
+GEMM = Workload(
+    "gemm", "gemm_bf16", "bf16", ("gemm_sm90", "gemm_sm90_cluster", "gemm_sm90_split", "gemm_sm80"),
+    _shapes("M N K", (512, 512, 512), (128, 4096, 4096), (1024, 1024, 4096), (2048, 2048, 2048), (2560, 3072, 1536),
+            (4096, 8192, 512), (4096, 4096, 4096), (8192, 4096, 7168)),
+    _shapes("M N K", (256, 768, 1024), (64, 7168, 2048), (1152, 1408, 3072), (3072, 1536, 768), (1920, 5120, 2560),
+            (2000, 4104, 1000), (6144, 6144, 4096)),
+    repeat={"M": 1033, "N": 2053},
+)  # fmt: skip
+
+KMEANS = Workload(
+    "kmeans", "kmeans_assign", "bf16", ("kmeans_assign", "kmeans_packed", "kmeans_bias", "kmeans_split"),
+    _shapes("B N C D", (1, 1024, 1024, 128), (1, 8192, 512, 64), (4, 4096, 256, 128), (1, 30000, 2048, 64), (1, 2048, 4096, 256),
+            (8, 16384, 1000, 128), (1, 131072, 1024, 256), (1, 262144, 1024, 128)),
+    _shapes("B N C D", (2, 640, 4096, 48), (3, 3840, 768, 112), (1, 20000, 512, 96), (1, 102400, 300, 128), (16, 4096, 1024, 32),
+            (1, 1500, 8192, 192), (1, 90000, 2048, 192), (1, 400000, 1500, 112)),
+    fits={"DP": Fit("D", 16)}, repeat={"B": 3, "N": 50021},
+)  # fmt: skip
+
+SOFTMAX = Workload(
+    "softmax", "softmax", "f32", ("softmax", "softmax_held", "softmax_rows"),
+    _shapes("M N", (512, 4096), (4096, 1024), (1000, 8192), (128, 65536), (300, 20000), (16384, 4096), (65536, 1024)),
+    _shapes("M N", (256, 2048), (2048, 512), (3000, 3000), (8192, 8192), (240, 30000), (20000, 2560), (1320, 16384)),
+    fits={"NMAX": Fit("N")}, repeat={"M": 1033},
+)  # fmt: skip
+
+RMSNORM = Workload(
+    "rmsnorm", "rmsnorm", "bf16", ("rmsnorm", "rmsnorm_rows"),
+    _shapes("M D", (128, 4096), (1024, 1024), (4096, 2048), (2000, 8192), (16384, 4096), (65536, 512), (100000, 256)),
+    _shapes("M D", (64, 2048), (777, 5120), (8192, 1024), (3000, 3072), (30000, 768), (12288, 8192), (32768, 2560)),
+    fits={"DMAX": Fit("D")}, repeat={"M": 1033},
+)  # fmt: skip
+
+WORKLOADS: dict[str, Workload] = {w.name: w for w in (GEMM, KMEANS, SOFTMAX, RMSNORM)}
+
+
+def workload(name: str) -> Workload:
+    """One workload. Raises CakeError `ranking/unknown-workload` with the known names."""
+    if name not in WORKLOADS:
+        law = "Workloads are those of corpus/ranking/workloads.py."
+        text = f"no workload {name!r}; known: {', '.join(WORKLOADS)}"
+        raise CakeError(error("ranking/unknown-workload", "language", text, contract=law))
+    return WORKLOADS[name]
