@@ -378,6 +378,7 @@ def _specials(a: np.ndarray) -> set[str]:
 # ---- loading -------------------------------------------------------------------------------------------------------
 
 _BUILT_IN = (
+    "col_sums",
     "gemm_bf16",
     "gemm_bf16_nn",
     "kmeans_assign",

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cake_ir.bound import Op, Region, walk
 from cake_ir.diagnostics import CakeError, error
-from corpus.check import CaseResult
+from corpus.check import CaseResult, float_sums
 from corpus.contract import Contract, Shape, contracts
 from corpus.edges import gate_shapes
 from corpus.sanitizer import Finding, Tool
@@ -370,17 +369,6 @@ def _fewer(plan_for: Callable[[int], LaunchPlan], grid: int) -> FewerSms | None:
         if found.grid == grid:
             return None
     return None
-
-
-def float_sums(bound: BoundKernel) -> tuple[str, ...]:
-    """Ops that add floats to global memory, whose order the hardware chooses: `bulk_reduce of out on line 130`."""
-    found: dict[str, None] = {}
-    for op in walk(bound.body):
-        if isinstance(op, Op) and (op.name == "atomic_add" or op.attrs.get("op") == "add"):
-            region = op.operands.get("region")
-            if isinstance(region, Region) and region.tensor.dtype.kind == "f":
-                found[f"{op.name} of {region.tensor.name} on line {op.span.line}"] = None
-    return tuple(found)
 
 
 def job(kind: Kind, contract: Contract, made: Sequence[Launch], cubins: Sequence[bytes], **more: Any) -> Job:

@@ -41,6 +41,9 @@ SMALL: dict[str, dict[str, int]] = {
     "softmax_held": {"NMAX": 2048, "WARPS": 4},
     "softmax_rows": {"WARPS": 1, "HELD": 2, "STAY": 1},
     "row_norms": {"WARPS": 4},
+    "col_sums": {"WARPS": 2},
+    "col_sums_split": {"WARPS": 2, "ROWS": 4, "SPLIT": 4, "MEET": 0},
+    "col_sums_cluster": {"WARPS": 2, "ROWS": 4, "COLS": 128},
 }
 
 CODE: dict[str, tuple[str, ...]] = {
@@ -63,6 +66,9 @@ CODE: dict[str, tuple[str, ...]] = {
     "softmax_held": (r"LDG\.E\.128.*", r"MUFU\.EX2", r"STG\.E\.128.*"),
     "softmax_rows": (r"LDG\.E\.128.*", r"MUFU\.EX2", r"STG\.E\.128.*"),
     "row_norms": (r"LDG\.E\.128.*", r"SHFL\..*", r"FMUL.*"),
+    "col_sums": (r"LDG\.E\.128.*", r"FADD.*", r"STS.*"),
+    "col_sums_split": (r"LDG\.E\.128.*", r"REDG\.E\.ADD\.F32.*"),
+    "col_sums_cluster": (r"LDG\.E\.128.*", r"UCGABAR_WAIT.*", r"ST\.E.*"),
 }
 """SASS mnemonics that a kernel must show, by hand from what it is for."""
 

@@ -37,6 +37,17 @@ def _softmax(v: Views, s: Mapping[str, float]) -> Runner:
     return Plain(lambda: torch.softmax(x, -1, out=y), {"y": y})
 
 
+def _col_sums(v: Views, s: Mapping[str, float]) -> Runner:
+    import torch
+
+    x, y = v["x"], v["y"]
+
+    def run() -> None:
+        y.add_(torch.sum(x, 0, dtype=torch.float32))
+
+    return Plain(run, {"y": y})
+
+
 def _copy(v: Views, s: Mapping[str, float]) -> Runner:
     x, y = v["x"], v["y"]
     return Plain(lambda: y.copy_(x), {"y": y})
@@ -49,5 +60,6 @@ BASELINES = (
     ),
     Baseline("torch_rms_norm", "torch.nn.functional.rms_norm", ("torch",), _rms_norm),
     Baseline("torch_softmax", "torch.softmax(x, -1, out=y)", ("torch",), _softmax),
+    Baseline("torch_col_sums", "y.add_(torch.sum(x, 0, dtype=torch.float32)): two kernels", ("torch",), _col_sums),
     Baseline("device_copy", "y.copy_(x): the bytes of the contract without its arithmetic", ("torch",), _copy, False),
 )

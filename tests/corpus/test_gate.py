@@ -19,7 +19,7 @@ from cake_ir.diagnostics import CakeError
 from corpus import jobs, kernels
 from corpus.arrays import Math
 from corpus.blame import blame_job
-from corpus.check import CaseResult, check_cpu, perfect
+from corpus.check import CaseResult, check_cpu, float_sums, perfect
 from corpus.compare import judge, misplaced
 from corpus.contract import Case, Contract, Expected, contracts
 from corpus.distributions import rng, segments
@@ -123,8 +123,8 @@ def test_only_declared_float_sums_may_differ_between_runs_and_only_within_the_to
 
 
 def test_the_declaration_comes_from_the_ops() -> None:
-    assert jobs.float_sums(bound_of(RUNS["moe down"])) == ("bulk_reduce of out on line 130",)
-    assert jobs.float_sums(bound_of(RUNS["moe up"])) == ()
+    assert float_sums(bound_of(RUNS["moe down"])) == ("bulk_reduce of out on line 130",)
+    assert float_sums(bound_of(RUNS["moe up"])) == ()
 
 
 def test_launches_of_a_check_have_edges_and_fewer_multiprocessors() -> None:
@@ -346,6 +346,8 @@ def low(name: str, t: dict[str, np.ndarray], kind: np.dtype) -> dict[str, np.nda
     if name == "softmax":
         e = np.exp(f["x"] - f["x"].max(-1, keepdims=True))
         return {"y": (e / total(e)[:, None]).astype(np.float32)}
+    if name == "col_sums":
+        return {"y": total(np.concatenate([f["x"].T, f["y"][:, None]], axis=1))}
     if name == "row_norms":
         return {"y": total(f["x"] * f["x"])}
     if name.startswith(("kmeans_inertia", "kmeans_update")):
@@ -372,6 +374,7 @@ def low(name: str, t: dict[str, np.ndarray], kind: np.dtype) -> dict[str, np.nda
 LONG = {
     "gemm_bf16": {"M": 24, "N": 24, "K": 1024}, "gemm_bf16_nn": {"M": 24, "N": 32, "K": 1024},
     "rmsnorm": {"M": 16, "D": 2048}, "softmax": {"M": 16, "N": 4096}, "row_norms": {"M": 16, "D": 2048},
+    "col_sums": {"M": 2048, "N": 16},
     **{f"kmeans_assign{t}": {"B": 1, "N": 64, "C": 64, "D": 256} for t in ("", "_f16")},
     **{f"kmeans_{k}{t}": {"B": 2, "N": 2048, "C": 3, "D": 16} for k in ("inertia", "update") for t in ("", "_f16")},
 }  # fmt: skip
