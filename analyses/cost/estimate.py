@@ -14,6 +14,7 @@ from analyses.cost.calibration import find
 from analyses.cost.machine import Machine
 from analyses.cost.reading import Grid, Reading, read
 from analyses.cost.sharing import L2
+from analyses.cost.sites import Site, sites
 from analyses.cost.terms import check
 from analyses.cost.work import SHARED
 from cake_ir import bound as B
@@ -79,6 +80,7 @@ class Estimate:
     high_us: float | None = None
     bound_class: str = ""
     path: tuple[Step, ...] = ()
+    sites: tuple[Site, ...] = ()
     l2: L2 = "cold"
 
 
@@ -127,7 +129,7 @@ def estimate_on(
         ctas=ctas, ctas_per_sm=grid.resident, waves=ctas / (grid.sms * grid.resident), cta_us=reading.cta / clock * 1e6, launch_us=launch_us,
         role_us=reading.roles, limiters=(), tensor_flop=reading.flop, hbm_bytes=reading.reads + reading.writes, l2_bytes=reading.l2_bytes,
         target=bound.target.name, shape=dict(shape), calibrated=m.calibrated, assumptions=(*_rates(m), *ASSUMPTIONS), device=m.name,
-        source=m.source, clock_mhz=clock / 1e6, low_us=low, high_us=high, l2=l2,
+        source=m.source, clock_mhz=clock / 1e6, low_us=low, high_us=high, l2=l2, sites=sites(reading.trace) if explain else (),
     )  # fmt: skip
     return replace(found, limited_by=_limited(found, reading, grid), bound_class=_class(found, reading, grid))
 
@@ -224,20 +226,26 @@ def _environment(bound: B.BoundKernel, shape: dict[str, int], sms: int) -> tuple
 
 
 def _resident(bound: B.BoundKernel) -> int:
-    """CTAs that fit on an SM by shared memory, threads and registers: as declared, else by the fragments that are alive at once."""
+    return max(1, min(fits(bound).values()))
+
+
+def fits(bound: B.BoundKernel) -> dict[str, int]:
+    """CTAs that fit on an SM by shared memory, threads, blocks and registers: as declared, else by the fragments that are alive at once."""
     from analyses.registers import LIMIT, OVERHEAD, peak
     from cake_ir.derive.memory import memory_map
 
     t = bound.target
-    by_smem = t.value("smem_per_sm") // (memory_map(bound).total + t.value("smem_reserved"))
-    by_threads = t.value("threads_per_sm") // bound.threads
     if any(r.registers for r in bound.roles):
         used = sum(32 * r.warps * (r.registers or 64) for r in bound.roles)
     else:  # one number for all threads, in steps of eight
         most = max(min(LIMIT, peak(bound, r).registers + OVERHEAD) for r in bound.roles)
         used = bound.threads * (-(-most // 8) * 8)
-    by_registers = t.value("registers_per_sm") // used
-    return max(1, min(by_smem, by_threads, by_registers, t.value("blocks_per_sm")))
+    return {
+        "shared memory": t.value("smem_per_sm") // (memory_map(bound).total + t.value("smem_reserved")),
+        "threads": t.value("threads_per_sm") // bound.threads,
+        "registers": t.value("registers_per_sm") // used,
+        "blocks": t.value("blocks_per_sm"),
+    }
 
 
 def _rates(m: Machine) -> tuple[str, ...]:
