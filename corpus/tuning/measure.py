@@ -3,7 +3,9 @@
 All candidates read the same inputs and write the same outputs. Before timing each one runs once on poisoned outputs and
 is judged on every element; a result that is bitwise that of a judged one has its verdict. Timing is `lowering.runtime.bench`
 in warm mode with short samples; the first candidate takes part twice, so that every shape says what equal kernels differ
-by. After timing each runs a few times back to back on poisoned outputs and must give what it gave before.
+by. After timing each runs a few times back to back on poisoned outputs and must give what it gave before. What a kernel
+updates in place (`inout`) has its first value again before each run that is judged, which is then one launch; the timed
+launches go on from one another.
 """
 
 from __future__ import annotations
@@ -162,8 +164,8 @@ class _Round:
         self.runs: dict[str, Run] = {}
         self.outputs: dict[str, dict[str, Any]] = {}
         self.judged: list[tuple[dict[str, Any], cmp.Verdict]] = []
-        inputs = [t.name for t in contract.tensors if t.direction != "out"]
-        self.originals = {n: buffers.snapshot(n) for n in inputs}
+        self.updated = tuple(t.name for t in contract.tensors if t.direction == "inout")
+        self.originals = {t.name: buffers.snapshot(t.name) for t in contract.tensors if t.direction != "out"}
         self.expected = cmp.run_oracle(buffers.math, contract, self.originals) if contract.judge is None else None
 
     def admit(self, c: Contender) -> dict[str, Any]:
@@ -173,7 +175,9 @@ class _Round:
         own = {n: space.memory.pointer + at for n, at in c.call.offsets.items()} if space else {}
         try:
             run = runner(self.env, c, {**self.buffers.pointers, **own})
-            self._poison(c, 0)
+            if space:
+                self.spaces.poison(c.id, 0)
+            self._start(0)
             run(self.env.stream)
             self.env.sync()
         except CakeError as exc:
@@ -189,11 +193,9 @@ class _Round:
         """What a candidate gives back to back, after timing; a difference is judged anew."""
         self.begin(name)
         before = self.outputs[name]
-        for t in self.contract.outputs:
-            self.buffers.poison(t.name, 1)
-        self.env.sync()
+        self._start(1)
         try:
-            for _ in range(BACK_TO_BACK):
+            for _ in range(1 if self.updated else BACK_TO_BACK):
                 run(self.env.stream)
             self.env.sync()
         except CakeError as exc:
@@ -208,23 +210,28 @@ class _Round:
         if not verdict.ok:
             entry["check"] = "failed"
 
-    def _poison(self, c: Contender, pattern: int) -> None:
+    def _start(self, pattern: int) -> None:
+        """Outputs as a launch finds them: poisoned, or with their first value where they are updated."""
         for t in self.contract.outputs:
-            self.buffers.poison(t.name, pattern)
-        if c.id in self.spaces.all:
-            self.spaces.poison(c.id, pattern)
+            if t.name in self.updated:
+                self._restore(t.name)
+            else:
+                self.buffers.poison(t.name, pattern)
         self.env.sync()
+
+    def _restore(self, name: str) -> None:
+        b, was = self.buffers, self.originals[name]
+        b.view(name).copy_(was) if self.env.torch is not None else b.load(name, was)
 
     def _judge(self, name: str) -> cmp.Verdict:
         b = self.buffers
         damage = b.damage() or self.spaces.damage()
         if damage:
             return cmp.Verdict(False, damage, "out-of-bounds")
-        changed = next((n for n, was in self.originals.items() if not b.same(was, b.snapshot(n))), None)
+        kept = {n: was for n, was in self.originals.items() if n not in self.updated}
+        changed = next((n for n, was in kept.items() if not b.same(was, b.snapshot(n))), None)
         if changed:
-            b.view(changed).copy_(self.originals[changed]) if self.env.torch is not None else b.load(
-                changed, self.originals[changed]
-            )
+            self._restore(changed)
             return cmp.Verdict(False, f"the input {changed} was changed", "input-changed")
         out = {t.name: b.snapshot(t.name) for t in self.contract.outputs}
         self.outputs[name] = out
