@@ -1,6 +1,6 @@
 """From probes to jobs: every microbenchmark verified, compiled and planned for its two trip counts. No GPU.
 
-The jobs are one JSON file: `jobs` (what to launch), `cubins` (base64 by SHA-256), `sms` and `target` they were made for. The machine
+The jobs are one JSON file: `jobs` (what to launch), `cubins` (base64 by SHA-256), `sms` and `target` they were made for, the `commit`. The machine
 with the GPU needs this file and `python -m corpus.calibrate.run`, no compiler.
 """
 
@@ -16,11 +16,12 @@ from typing import Any, NoReturn
 
 from cake_ir.diagnostics import CakeError, error
 from corpus import files
-from corpus.calibrate.probes import Probe, probes, size
+from corpus.calibrate.probe import Probe, size
+from corpus.calibrate.probes import probes
 
 DIRECTORY = Path(__file__).parents[1] / "microbenchmarks"
 JOBS = "jobs.json"
-FORM = "cake-calibration-jobs-2"
+FORM = "cake-calibration-jobs-3"
 CLOCK_BYTES = 1 << 20
 """Most memory of one reading of the clocks."""
 
@@ -36,6 +37,7 @@ def prepare(
     machine code lacks what it measures, and whatever the compiler says.
     """
     from cake_ir import targets
+    from corpus.export import head_commit
 
     count = sms or targets.get(target).value("sm_count")
     chosen = [p for p in probes() if p.target == target and p.rate.startswith(only)]
@@ -50,7 +52,9 @@ def prepare(
         each(probe.rate, i, len(chosen))
         jobs.append(_job(probe, count, cubins, cache_dir))
     clock = _clock(target, count, cubins, cache_dir)
-    out = {"form": FORM, "target": target, "sms": count, "jobs": jobs, "clock": clock, "cubins": cubins}
+    out = {
+        "form": FORM, "target": target, "sms": count, "commit": head_commit(), "jobs": jobs, "clock": clock, "cubins": cubins,
+    }  # fmt: skip
     directory.mkdir(parents=True, exist_ok=True)
     files.replace(directory / JOBS, json.dumps(out).encode())
     return out
@@ -114,6 +118,11 @@ def _job(probe: Probe, sms: int, cubins: dict[str, str], cache_dir: Path | None)
     lacking = [f"{seen.get(m, 0)} of {n} {m}" for m, n in probe.sass.items() if seen.get(m, 0) < n]
     if lacking:
         _bad(probe, f"the machine code holds {', '.join(lacking)}: the compiler removed what is to be measured")
+    beyond = [f"{seen.get(m, 0)} {m}, not {n}" for m, n in probe.most.items() if seen.get(m, 0) > n]
+    if beyond:
+        _bad(probe, f"the machine code holds {', '.join(beyond)}: the compiler made more of it than is to be measured")
+    if made.resources is not None and made.resources.spill_store_bytes:
+        _bad(probe, "the compiler spills registers: what it stores and loads again would be measured")
     cubins[made.sha256] = base64.b64encode(made.cubin).decode()
     runs = []
     for which, trips in enumerate(probe.counts(sms)):

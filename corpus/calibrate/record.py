@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from analyses.cost.calibration import DIRECTORY, FORM, parse, slug
+from cake_ir import targets
 from cake_ir.diagnostics import CakeError, error
 from corpus import files
 from corpus.calibrate import run as measuring
 from corpus.calibrate.prepare import content_of
-from corpus.calibrate.probes import Probe, probes
+from corpus.calibrate.probe import Probe
+from corpus.calibrate.probes import probes
 from lowering.runtime.stats import summarise
 
 CLOCK = "clock.under."
@@ -74,7 +76,7 @@ def _calibration(jobs: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any
     return {
         "form": FORM, "target": answers["target"], "device": answers["device"], "date": answers["date"],
         "driver": str(answers["telemetry"].get("driver", answers["device"]["driver"])), "compiler": by_rate[next(iter(rates))]["compiler"],
-        "telemetry": answers["telemetry"], "rates": rates,
+        "commit": str(jobs["commit"]), "command": str(answers["command"]), "telemetry": answers["telemetry"], "rates": rates,
     }  # fmt: skip
 
 
@@ -97,8 +99,12 @@ def _rate(probe: Probe, job: dict[str, Any], answer: dict[str, Any]) -> dict[str
         values, unit = [value(probe, s, f, job["ctas"]) for s, f in zip(slopes, mhz, strict=True)], probe.unit
         setup = statistics.median(answer["few_us"]) - few * statistics.median(slopes)
     found = summarise(values)
+    busy = {}
+    if probe.rate.startswith(CLOCK) and probe.tensor:
+        clk = statistics.median(us * f for us, f in zip(answer["many_us"], mhz, strict=True)) / many
+        busy = {"tensor_share": _short(probe.tensor / clk / targets.get(probe.target).rate("tc_bf16"))}
     return {
-        "value": _short(found.median), "unit": unit, "low": _short(found.low), "high": _short(found.high), "mad": _short(found.mad),
+        **busy, "value": _short(found.median), "unit": unit, "low": _short(found.low), "high": _short(found.high), "mad": _short(found.mad),
         "setup_us": round(setup, 3), "sm_mhz": statistics.median(mhz) if mhz else 0.0, "trips": [few, many],
         "few_us": answer["few_us"], "few_mhz": answer["few_mhz"], "many_us": answer["many_us"], "many_mhz": mhz,
         "program": f"{probe.file}.cake", "kernel": job["kernel"], "bindings": job["bindings"], "ctas": job["ctas"],

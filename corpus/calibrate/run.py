@@ -26,7 +26,7 @@ from typing import Any
 from cake_ir.diagnostics import CakeError, error
 from corpus import files
 from corpus.calibrate.prepare import chosen, read
-from corpus.calibrate.probes import SUSTAINED_MS
+from corpus.calibrate.probe import SUSTAINED_MS
 from lowering import timeline
 from lowering.plan import DTYPE_BYTES, LaunchPlan
 from lowering.runtime.bench import FLUSH_CHUNK
@@ -35,11 +35,9 @@ from lowering.runtime.host import prepare
 from lowering.runtime.telemetry import Monitor
 
 ANSWERS = "answers.json"
-FORM = "cake-calibration-answers-2"
+FORM = "cake-calibration-answers-3"
 ROUNDS = 9
 STRETCHES = 5
-RANDOM_BYTES = 16 << 20
-"""Inputs up to this size hold normal random numbers (what a product costs in power depends on them); larger ones one repeated pattern."""
 PATTERN = 0x3F803F81
 FLUSH_FACTOR = 4
 """Flush buffer in sizes of L2: half of it is written, half read, each more than both partitions of L2 hold."""
@@ -49,9 +47,13 @@ STATUS_HUNG = 3
 
 
 def measure(
-    jobs: dict[str, Any], only: str = "", *, each: Callable[[str, dict[str, Any]], None] = lambda rate, answer: None
+    jobs: dict[str, Any],
+    only: str = "",
+    *,
+    command: str = "",
+    each: Callable[[str, dict[str, Any]], None] = lambda rate, answer: None,
 ) -> dict[str, Any]:
-    """Run all jobs; `each` sees every answer as it comes. A job that the device refuses is an answer with `error`.
+    """Run all jobs; `each` sees every answer as it comes. A job that the device refuses is an answer with `error`. `command` is kept.
 
     Raises CakeError: `lowering/no-gpu`; `corpus/other-device` when the jobs were made for another number of SMs or architecture.
     """
@@ -62,7 +64,7 @@ def measure(
     monitor.start()
     out: dict[str, Any] = {
         "form": FORM, "target": jobs["target"], "device": info.to_json(), "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "rounds": ROUNDS, "rates": {},
+        "command": command, "rounds": ROUNDS, "rates": {},
     }  # fmt: skip
 
     def hung() -> None:
@@ -211,16 +213,19 @@ class _Bench:
             buffer = self.device.alloc(nbytes, guard=0)
             held.append(buffer)
             pointers[name] = buffer.pointer
-            if direction in ("In", "Const"):
-                self._fill(buffer, dtype, nbytes)
+            if direction != "Out":
+                self._fill(buffer, dtype)
         return prepare(self.device, base64.b64decode(cubin), LaunchPlan.from_json(run["plan"]), pointers)
 
-    def _fill(self, buffer: Any, dtype: str, nbytes: int) -> None:
-        if nbytes <= RANDOM_BYTES and dtype in self._random:
-            data = self._random[dtype]
-            buffer.write((data * (nbytes // len(data) + 1))[:nbytes])
-        else:
-            buffer.poison(PATTERN, 4)
+    def _fill(self, buffer: Any, dtype: str) -> None:
+        """Normal random numbers (what a product or a transfer costs in power depends on them), doubled on the device until they fill it."""
+        data = self._random[dtype][: buffer.nbytes]
+        self.device.copy_in(buffer.pointer, data)
+        done = len(data)
+        while done < buffer.nbytes:
+            more = min(done, buffer.nbytes - done)
+            self.device.copy_device(buffer.pointer + done, buffer.pointer, more)
+            done += more
 
 
 class _Clock:
@@ -277,7 +282,7 @@ def _fits(info: Any, jobs: dict[str, Any]) -> None:
 
 
 def answer_to(
-    directory: Path, out: Path, only: str, tell: Callable[[str, dict[str, Any], int], None]
+    directory: Path, out: Path, only: str, tell: Callable[[str, dict[str, Any], int], None], command: str
 ) -> dict[str, Any]:
     """Measure the jobs of `directory` and write `out`/answers.json, also when the device hangs (then the process ends). `tell(rate, answer,
     number)` sees every answer. Raises like `measure` and `read`."""
@@ -292,7 +297,7 @@ def answer_to(
         else:  # what there is is kept
             files.replace(out / ANSWERS, json.dumps(answer).encode())
 
-    found = measure(read(directory), only, each=each)
+    found = measure(read(directory), only, command=command, each=each)
     files.replace(out / ANSWERS, json.dumps(found).encode())
     return found
 
@@ -313,7 +318,15 @@ def worker() -> int:
         print(json.dumps({"progress": number, "total": of, "message": rate}), flush=True)
 
     try:
-        line, failed = told(answer_to(Path(job["directory"]), Path(job["out"]), job["only"], tell))
+        line, failed = told(
+            answer_to(
+                Path(job["directory"]),
+                Path(job["out"]),
+                job["only"],
+                tell,
+                f"cake calibrate --only {job['only']}".removesuffix(" --only "),
+            )
+        )
         print(json.dumps({"result": {"told": line, "failed": failed}}), flush=True)
     except CakeError as exc:
         print(json.dumps({"error": {"code": exc.diagnostic.rule, "message": exc.diagnostic.message}}), flush=True)
@@ -336,7 +349,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{rate}: {answer['error']}", file=sys.stderr)
 
     try:
-        line, failed = told(answer_to(a.dir, a.out, a.only, tell))
+        line, failed = told(answer_to(a.dir, a.out, a.only, tell, " ".join(["python -m corpus.calibrate.run", *words])))
     except CakeError as exc:
         print(f"error[{exc.diagnostic.rule}]: {exc.diagnostic.message}", file=sys.stderr)
         return 2

@@ -34,8 +34,8 @@ def wgmma_rs(a: In[DT, 128, 64], b: In[DT, 256, 64], y: Out[f32, G, 64 * WG], tr
     """A from registers, B from shared memory; 4 instructions of k16 a trip and warpgroup."""
     launch(ctas=G)
 
-    math = role(warpgroup, count=WG)
-    producer = role(thread)
+    math = role(warpgroup, count=WG, registers=216)
+    producer = role(thread, warps=4, registers=40)
 
     a_s = smem(DT, 128, 64, swizzle=128)
     b_s = smem(DT, BN, 64, swizzle=128)
