@@ -1,7 +1,7 @@
 """From probes to jobs: every microbenchmark verified, compiled and planned for its two trip counts. No GPU.
 
-The jobs are one JSON file: `jobs` (what to launch), `cubins` (base64 by SHA-256), `sms` and `target` they were made for, the `commit`. The machine
-with the GPU needs this file and `python -m corpus.calibrate.run`, no compiler.
+The jobs are one JSON file: `jobs` (what to launch), `cubins` (base64 by SHA-256), `sms` and `target` they were made for, the `commit`.
+The machine with the GPU needs this file and `python -m corpus.calibrate.run`, no compiler.
 """
 
 from __future__ import annotations
