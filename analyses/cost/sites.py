@@ -12,8 +12,8 @@ from analyses.cost.work import PIPES
 
 @dataclass(frozen=True)
 class Site:
-    """A statement of the text in the role that executes it. times: executions by one instance; work: of all instances of a CTA, in clocks of
-    an SM (tensor, smem, issue, fma, alu, sfu, shuffle) and bytes (l2, port), as `analyses.cost.work` counts them; subject: the
+    """A statement of the text in the role that executes it. times: executions by one instance; work: of all instances of a CTA, in clocks
+    of an SM (tensor, smem, issue, fma, alu, sfu, shuffle) and bytes (l2, port), as `analyses.cost.work` counts them; subject: the
     barrier, buffer or tensor that it is about."""
 
     line: int
@@ -39,7 +39,12 @@ def sites(trace: Trace) -> tuple[Site, ...]:
             w = work[key]
             for pipe, clocks in code.pipes:
                 w[PIPES[pipe]] += clocks * n
-            for name, amount in (("tensor", code.tensor), ("smem", code.smem), ("l2", code.l2 * part), ("port", code.port * part)):
+            for name, amount in (
+                ("tensor", code.tensor),
+                ("smem", code.smem),
+                ("l2", code.l2 * part),
+                ("port", code.port * part),
+            ):
                 if amount:
                     w[name] += amount * n
     return tuple(Site(*key, times[key], dict(work[key])) for key in sorted(times))
