@@ -303,21 +303,18 @@ def aligned(shape: Shape) -> Any:
     return raw[offset : offset + shape.nbytes]
 
 
-def gemm(
-    folder: Path, emitted: Any, shape: Shape | None, dims: tuple[int, int, int], hangs: bool = False
-) -> tuple[Any, Any]:
+def gemm(emitted: Any, shape: Shape | None, dims: tuple[int, int, int], hangs: bool = False) -> tuple[Any, Any]:
     m, n, k = dims
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=(m, k)).astype(BF16), rng.normal(size=(n, k)).astype(BF16)
     d = np.full((m, n), np.nan, BF16)
     buffer = aligned(shape) if shape else None
-    folder.mkdir()
-    run(emitted, {"a": a, "b": b, "d": d}, {"M": m, "N": n, "K": k}, None, 2, folder, buffer, shape, hangs)
+    run(emitted, {"a": a, "b": b, "d": d}, {"M": m, "N": n, "K": k}, None, 2, buffer, shape, hangs)
     return d, buffer
 
 
 @EMULATED
-def test_an_instrumented_gemm_computes_the_same_bits_and_tells_its_whole_life(tmp_path: Path) -> None:
+def test_an_instrumented_gemm_computes_the_same_bits_and_tells_its_whole_life() -> None:
     bound = corpus_kernel("gemm_sm90")
     emitted = emit(bound, timeline=True)
     table = emitted.manifest.timeline
@@ -326,8 +323,8 @@ def test_an_instrumented_gemm_computes_the_same_bits_and_tells_its_whole_life(tm
     grid = 2
     assert plan(emitted, {"M": 264, "N": 512, "K": 328}, {}, 2).grid == grid
     shape = Shape(3, grid, 1, 512)
-    want, _ = gemm(tmp_path / "plain", emit(bound), None, dims)
-    got, buffer = gemm(tmp_path / "marked", emitted, shape, dims)
+    want, _ = gemm(emit(bound), None, dims)
+    got, buffer = gemm(emitted, shape, dims)
     assert got.tobytes() == want.tobytes()
     tracks = list(tracks_of(buffer, table, shape))
     assert [(t.cta, t.role, t.instance) for t in tracks] == [
@@ -349,7 +346,7 @@ def test_an_instrumented_gemm_computes_the_same_bits_and_tells_its_whole_life(tm
 
 
 @EMULATED
-def test_a_hung_gemm_leaves_the_place_where_each_role_stands(tmp_path: Path) -> None:
+def test_a_hung_gemm_leaves_the_place_where_each_role_stands() -> None:
     from corpus.gpu_where import sentence, standing
     from lowering.timeline import marks_of
 
@@ -358,7 +355,7 @@ def test_a_hung_gemm_leaves_the_place_where_each_role_stands(tmp_path: Path) -> 
     table = emitted.manifest.timeline
     assert table is not None
     shape = Shape(3, 2, 1, 128)
-    _, buffer = gemm(tmp_path / "hung", emitted, shape, (256, 256, 640), hangs=True)
+    _, buffer = gemm(emitted, shape, (256, 256, 640), hangs=True)
     tracks = list(tracks_of(buffer, table, shape))
     assert not any(t.ended for t in tracks)
     roles = standing(tracks, marks_of(table))
@@ -393,7 +390,7 @@ def k(x: In[bf16, M, 64], y: Out[bf16, M, 64]):
 
 
 @EMULATED
-def test_a_thread_role_whose_warps_meet_barriers_records_by_its_one_thread(tmp_path: Path) -> None:
+def test_a_thread_role_whose_warps_meet_barriers_records_by_its_one_thread() -> None:
     emitted = emit(bind_text(LED), timeline=True)
     table = emitted.manifest.timeline
     assert table is not None and "if (leader)" in emitted.cuda
@@ -402,7 +399,7 @@ def test_a_thread_role_whose_warps_meet_barriers_records_by_its_one_thread(tmp_p
     buffer = aligned(shape)
     x = np.random.default_rng(2).normal(size=(192, 64)).astype(BF16)
     y = np.zeros_like(x)
-    run(emitted, {"x": x, "y": y}, {"M": 192}, None, 3, tmp_path, buffer, shape)
+    run(emitted, {"x": x, "y": y}, {"M": 192}, None, 3, buffer, shape)
     assert y.tobytes() == x.tobytes()
     tracks = list(tracks_of(buffer, table, shape))
     assert [(t.cta, t.role) for t in tracks] == [(0, "one"), (0, "r"), (2, "one"), (2, "r")]

@@ -6,6 +6,8 @@ import ctypes
 import re
 import shutil
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from tests.lowering.emulation.helpers import host_namespace
 
 RUNTIME = Path(__file__).with_name("runtime.cpp")
 COMPILER = shutil.which("g++")
+# Tests share compiled kernels; -O1, for compiling takes longer than the small launches.
+_OPTIONS = ("-std=c++20", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-pthread")
+_FOLDER = tempfile.TemporaryDirectory(prefix="cake-emulation-")
 
 _DEFINES = """
 #define __global__
@@ -57,7 +62,7 @@ def host_source(emitted: Emitted) -> str:
         else:
             calls.append({"tensor_map": f"maps[{i}]", "i32": f"ints[{i}]", "f32": f"floats[{i}]"}[kind])
     m = emitted.manifest
-    return f"""{RUNTIME.read_text()}
+    return f"""#include "runtime.hpp"
 {host_namespace(text)}
 {_DEFINES}
 {kernel}
@@ -84,37 +89,43 @@ def _pointer(emitted: Emitted, tensor: Any) -> str:
     return f"{const}{pointee(tensor.dtype).replace('cake::', 'host::')}*"
 
 
+@cache
+def _runtime() -> Path:
+    """The folder of the runtime as a precompiled header: the standard headers take longer than any kernel."""
+    folder = Path(_FOLDER.name)
+    shutil.copy(RUNTIME, folder / "runtime.hpp")
+    _compile("-x", "c++-header", folder / "runtime.hpp", "-o", folder / "runtime.hpp.gch")
+    return folder
+
+
+@cache
+def _library(source: str) -> Path:
+    """The shared library of one kernel's C++."""
+    folder = Path(tempfile.mkdtemp(dir=_runtime()))
+    (folder / "kernel.cpp").write_text(source)
+    _compile("-Winvalid-pch", f"-I{_runtime()}", folder / "kernel.cpp", "-o", folder / "kernel.so")
+    return folder / "kernel.so"
+
+
+def _compile(*arguments: str | Path) -> None:
+    assert COMPILER is not None
+    done = subprocess.run([COMPILER, *_OPTIONS, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+
+
 def run(
     emitted: Emitted,
     tensors: dict[str, np.ndarray],
     dims: dict[str, int],
     scalars: dict[str, float] | None,
     sms: int,
-    folder: Path,
     timeline: np.ndarray | None = None,
     shape: Any = None,
     hangs: bool = False,
 ) -> None:
     """Launch on the host; outputs are written into `tensors` (C-contiguous arrays, bits for 16-bit floats). An instrumented kernel
     needs its `timeline` buffer and the `shape` of it. hangs: the launch is to come to a halt."""
-    assert COMPILER is not None
-    source, library = folder / "kernel.cpp", folder / "kernel.so"
-    source.write_text(host_source(emitted))
-    command = [
-        COMPILER,
-        "-std=c++20",
-        "-O2",
-        "-ffp-contract=off",
-        "-w",
-        "-shared",
-        "-fPIC",
-        "-pthread",
-        str(source),
-        "-o",
-        str(library),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
+    library = _library(host_source(emitted))
     launch_plan = plan(emitted, dims, scalars or {}, sms)
     pointers, maps, ints, floats = [], [], [], []
     for arg in launch_plan.args:

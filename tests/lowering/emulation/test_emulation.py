@@ -26,11 +26,11 @@ GEMM = [
 
 
 @pytest.mark.parametrize("name,bindings,shape,sms", GEMM)
-def test_gemm(name, bindings, shape, sms, tmp_path):
+def test_gemm(name, bindings, shape, sms):
     m, n, k = shape
     a, b = random(1, m, k), random(2, n, k)
     d = np.full((m, n), np.nan, BF16)
-    run(emit(corpus_kernel(name, **bindings)), {"a": a, "b": b, "d": d}, {"M": m, "N": n, "K": k}, None, sms, tmp_path)
+    run(emit(corpus_kernel(name, **bindings)), {"a": a, "b": b, "d": d}, {"M": m, "N": n, "K": k}, None, sms)
     want = a.astype(np.float64) @ b.astype(np.float64).T
     np.testing.assert_allclose(d.astype(np.float64), want, rtol=2e-2, atol=2e-2 * np.sqrt(k))
 
@@ -45,13 +45,13 @@ KMEANS = [
 
 
 @pytest.mark.parametrize("name,bindings", KMEANS)
-def test_kmeans(name, bindings, tmp_path):
+def test_kmeans(name, bindings):
     batch, points, centres, width = 2, 200, 149, 64
     x, c = random(3, batch, points, width), random(4, batch, centres, width)
     c_sq = (c.astype(np.float32) ** 2).sum(-1)
     label = np.full((batch, points), -7, np.int32)
     dims = {"B": batch, "N": points, "C": centres, "D": width}
-    run(emit(corpus_kernel(name, **bindings)), {"x": x, "c": c, "c_sq": c_sq, "label": label}, dims, None, 2, tmp_path)
+    run(emit(corpus_kernel(name, **bindings)), {"x": x, "c": c, "c_sq": c_sq, "label": label}, dims, None, 2)
     scores = c_sq[:, None, :].astype(np.float64) - 2.0 * np.einsum(
         "bnd,bcd->bnc", x.astype(np.float64), c.astype(np.float64)
     )
@@ -61,7 +61,7 @@ def test_kmeans(name, bindings, tmp_path):
 
 
 @pytest.mark.parametrize("width", [8, 72, 4096])
-def test_rmsnorm(width, tmp_path):
+def test_rmsnorm(width):
     x, gain = random(5, 3, width), random(6, width)
     y = np.full_like(x, np.nan)
     run(
@@ -70,7 +70,6 @@ def test_rmsnorm(width, tmp_path):
         {"M": 3, "D": width},
         {"eps": 1e-5},
         4,
-        tmp_path,
     )
     wide = x.astype(np.float64)
     want = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * gain.astype(np.float64)
@@ -78,11 +77,11 @@ def test_rmsnorm(width, tmp_path):
 
 
 @pytest.mark.parametrize("width", [4, 1000, 9000])
-def test_softmax(width, tmp_path):
+def test_softmax(width):
     x = 4 * random(7, 2, width, dtype=np.float32)
     x[0, : width // 2] = -np.inf
     y = np.full_like(x, np.nan)
-    run(emit(corpus_kernel("softmax", "sm_80")), {"x": x, "y": y}, {"M": 2, "N": width}, None, 4, tmp_path)
+    run(emit(corpus_kernel("softmax", "sm_80")), {"x": x, "y": y}, {"M": 2, "N": width}, None, 4)
     wide = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
     np.testing.assert_allclose(y, wide / wide.sum(-1, keepdims=True), rtol=1e-5, atol=1e-7)
 
@@ -104,14 +103,14 @@ def k(x: In[f32, 16, 64], low: Out[f32, 16], at: Out[i32, 16], high: Out[f32, 64
 """
 
 
-def test_row_ops_of_an_mma_tile(tmp_path):
+def test_row_ops_of_an_mma_tile():
     x = random(8, 16, 64, dtype=np.float32)
     x[3, 10] = x[3, 40] = -9.0
     out = {
         "low": np.zeros(16, np.float32), "at": np.zeros(16, np.int32), "high": np.zeros(64, np.float32),
         "running": np.zeros((16, 64), np.float32), "bits": np.zeros(1, np.int32),
     }  # fmt: skip
-    run(emit(bind_text(ROW_OPS)), {"x": x, **out}, {}, None, 1, tmp_path)
+    run(emit(bind_text(ROW_OPS)), {"x": x, **out}, {}, None, 1)
     assert (out["at"] == x.argmin(-1)).all() and (out["low"] == x.min(-1)).all()
     assert (out["high"] == x.max(0)).all()
     np.testing.assert_allclose(out["running"], np.cumsum(x.astype(np.float64), -1), atol=1e-4)
@@ -132,11 +131,11 @@ def k(x: In[f32, 128], moved: Out[f32, 128], one: Out[f32, 1], table: In[f32, M,
 """
 
 
-def test_vector_ops_and_gathered_rows(tmp_path):
+def test_vector_ops_and_gathered_rows():
     x, table = random(9, 128, dtype=np.float32), random(10, 20, 64, dtype=np.float32)
     rows = np.array([3, 19, 0, 7, 7, 12, 1, 5], np.int32)
     out = {"moved": np.zeros(128, np.float32), "one": np.zeros(1, np.float32), "y": np.zeros((8, 64), np.float32)}
-    run(emit(bind_text(VECTOR_OPS)), {"x": x, "table": table, "rows": rows, **out}, {"M": 20}, {"s": 77}, 1, tmp_path)
+    run(emit(bind_text(VECTOR_OPS)), {"x": x, "table": table, "rows": rows, **out}, {"M": 20}, {"s": 77}, 1)
     assert (out["moved"] == np.concatenate([[np.float32(7.0)], x[:-1]])).all()
     assert out["one"][0] == x[77] and (out["y"] == table[rows]).all()
 
@@ -171,10 +170,10 @@ def k(x: In[bf16, 64, 64], a: In[bf16, 64, 64], y: Out[bf16, 64, 64], d: Out[f32
 """
 
 
-def test_transposed_operands(tmp_path):
+def test_transposed_operands():
     x, a = random(11, 64, 64), random(12, 64, 64)
     y, d = np.zeros((64, 64), BF16), np.zeros((64, 64), np.float32)
-    run(emit(bind_text(TRANSPOSED)), {"x": x, "a": a, "y": y, "d": d}, {}, None, 1, tmp_path)
+    run(emit(bind_text(TRANSPOSED)), {"x": x, "a": a, "y": y, "d": d}, {}, None, 1)
     fx, fa = x.astype(np.float64), a.astype(np.float64)
     np.testing.assert_allclose(d, fa.T @ fx, atol=1e-3)
     np.testing.assert_allclose(y.astype(np.float64), fx.T @ fa.T, rtol=2e-2, atol=5e-2)
@@ -197,11 +196,11 @@ def k(x: In[T, M, 68], y: Out[T, M, 68], part: Out[T, M, 64], *, T: (u8, i64, f1
 
 @pytest.mark.parametrize("width", [1, 2])
 @pytest.mark.parametrize("dtype,numpy", [("u8", np.uint8), ("i64", np.int64), ("f16", np.float16)])
-def test_accesses_of_less_than_a_register(dtype, numpy, width, tmp_path):
+def test_accesses_of_less_than_a_register(dtype, numpy, width):
     x = np.random.default_rng(13).integers(0, 200, (3, 68)).astype(numpy)
     y, part = np.zeros_like(x), np.zeros((3, 64), numpy)
     bound = bind_text(NARROW, T=dtype, V=width)
-    run(emit(bound), {"x": x, "y": y, "part": part}, {"M": 3}, None, 1, tmp_path)
+    run(emit(bound), {"x": x, "y": y, "part": part}, {"M": 3}, None, 1)
     assert (y == x).all() and (part == x[:, 3:67]).all()
 
 
@@ -215,8 +214,8 @@ def k(x: In[i8, M, 64], y: Out[i32, M, 64]):
 """
 
 
-def test_bytes_keep_their_sign(tmp_path):
+def test_bytes_keep_their_sign():
     x = np.random.default_rng(14).integers(-128, 128, (3, 64)).astype(np.int8)
     y = np.zeros((3, 64), np.int32)
-    run(emit(bind_text(SIGNED)), {"x": x, "y": y}, {"M": 3}, None, 1, tmp_path)
+    run(emit(bind_text(SIGNED)), {"x": x, "y": y}, {"M": 3}, None, 1)
     assert (y == x).all()
