@@ -14,13 +14,14 @@ import pytest
 from analyses.cost import calibration as reading
 from cake_ir import parse, print_file
 from cake_ir.diagnostics import CakeError, error
-from corpus.calibrate import prepare, probes, record, run
-from corpus.calibrate.probes import Probe
+from corpus.calibrate import prepare, record, run
+from corpus.calibrate.probe import CLOCKS, Probe
+from corpus.calibrate.probes import probes
 from lowering.plan import LaunchPlan
 from lowering.runtime import device, errors, tensor_map
 
 FILES = sorted(prepare.DIRECTORY.glob("*.cake"))
-PROBES = probes.probes()
+PROBES = probes()
 MHZ = 1500.0
 
 
@@ -49,7 +50,8 @@ def test_texts_are_canonical(path: Path) -> None:
 
 @pytest.mark.parametrize("file", [f.stem for f in FILES])
 def test_every_probe_is_accepted_by_the_verifier(file: str) -> None:
-    seen = {(p.kernel, tuple(sorted(p.bindings.items()))): p for p in PROBES if p.file == file}
+    """One of each kernel; `prepare` verifies all."""
+    seen = {p.kernel: p for p in PROBES if p.file == file}
     assert seen
     for one in seen.values():
         assert prepare.bound_of(one).name == one.kernel
@@ -60,7 +62,7 @@ def test_runs_are_long_enough_for_the_event_clock_and_short_beside_the_power_cap
         few, many = p.counts(132)
         assert 2 <= few < many and many >= 3 * few
         if p.trips is None:
-            assert 0.9 * probes.CLOCKS <= many * p.expect <= 1.2 * probes.CLOCKS
+            assert 0.9 * CLOCKS <= many * p.expect <= 1.2 * CLOCKS
 
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
@@ -92,6 +94,11 @@ def test_a_loop_that_the_compiler_removed_is_not_measured(monkeypatch: pytest.Mo
     with pytest.raises(CakeError) as found:
         prepare.prepare(tmp_path)
     assert rule(found) == "corpus/bad-probe" and "0 of 4 HGMMA" in found.value.diagnostic.message
+    doubled = replace(hollow, sass={}, most={"BAR": 0})
+    monkeypatch.setattr(prepare, "probes", lambda: (doubled,))
+    with pytest.raises(CakeError) as found:
+        prepare.prepare(tmp_path)
+    assert rule(found) == "corpus/bad-probe" and "1 BAR, not 0" in found.value.diagnostic.message
 
 
 def test_a_target_without_microbenchmarks_is_said(tmp_path: Path) -> None:
@@ -186,7 +193,7 @@ def answers(jobs: dict[str, Any], **changes: Any) -> dict[str, Any]:
         }  # fmt: skip
     info = {"name": "Test GPU", "sms": 16, "driver": "13.0"}
     return {
-        "form": run.FORM, "target": "sm_90a", "device": info, "date": "2026-11-30", "rates": rates, "faults": [],
+        "form": run.FORM, "target": "sm_90a", "device": info, "date": "2026-11-30", "command": "run", "rates": rates, "faults": [],
         "telemetry": {"driver": "580"}, **changes,
     }  # fmt: skip
 
