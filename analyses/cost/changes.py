@@ -356,8 +356,8 @@ def _declares(flow: Flow, s: Any) -> bool:
 
 
 def _kind(sinks: tuple[Sink, ...]) -> Kind:
-    kinds = [s.kind for s in sinks]
-    return min(kinds, key=KINDS.index) if kinds else "other"
+    kinds = {s.kind for s in sinks} or {"other"}
+    return next(k for k in KINDS if k in kinds)
 
 
 def _ones(flow: Flow, sinks: tuple[Sink, ...]) -> bool:

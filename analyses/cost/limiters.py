@@ -29,6 +29,8 @@ BOUNDS: Mapping[str, str] = {"fma": "issue", "alu": "issue", "sfu": "issue", "sh
 """Classes of resources that are not called like theirs."""
 LEAST = 0.02
 """A part of the time below which a term limits nothing: several hide each other then, and the busiest resource is the class."""
+NOTHING = 0.001
+"""A part of the time below which a term is not worth a line."""
 MOST_SMS = 0.75
 """With a CTA on fewer of the SMs than this the reason says so."""
 RESOURCES: Mapping[str, tuple[str, ...]] = {
@@ -128,7 +130,7 @@ def limiters(
     lines = text.split("\n")
     found: list[Limiter] = []
     for term in sorted(costs, key=lambda t: -costs[t])[:3]:
-        if costs[term] <= 0:
+        if costs[term] < NOTHING * e.time_us:
             continue
         ring = max(rings(bound, e, m), key=lambda r: r.copy_us - r.stages * r.every_us, default=None)
         site = ring.site if term == "ring" and ring is not None else _site(term, e)
