@@ -55,12 +55,17 @@ def build(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def contract_of(job: dict[str, Any]) -> Any:
-    """The contract that a job names, the operator's own included."""
+def contracts_of(job: dict[str, Any]) -> Any:
+    """All contracts, the operator's own included."""
     from corpus.contract import contracts
 
     extra = Path(job["contracts_dir"]) if job.get("contracts_dir") else None
-    return contracts(extra, [])[job["contract"]]
+    return contracts(extra, [])
+
+
+def contract_of(job: dict[str, Any]) -> Any:
+    """The contract that a job names."""
+    return contracts_of(job)[job["contract"]]
 
 
 def check(job: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +154,21 @@ def explain(job: dict[str, Any]) -> dict[str, Any]:
     return {"summary": found, "listing": sass_listing(done.sass, job["text"], rows, emitted.symbol)}
 
 
-JOBS = {"explain": explain, "build": build, "check": check, "prepare": prepare, "stand": stand, "blame": blame}
+def assess(job: dict[str, Any]) -> dict[str, Any]:
+    """Candidates through the static gates and the model; see server.assess."""
+    from server.assess import assess as each_of
+
+    total = len(job["items"])
+    return {
+        "outcomes": each_of(
+            job, contracts_of(job), lambda done: emit_line({"progress": done, "total": total, "message": "estimating"})
+        )
+    }
+
+
+JOBS = {
+    "assess": assess, "explain": explain, "build": build, "check": check, "prepare": prepare, "stand": stand, "blame": blame,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -33,7 +33,6 @@ from server.wording import (
     binding_args,
     by_verdict,
     counted,
-    estimate_summary,
     ids_of,
     label,
     other_targets,
@@ -41,6 +40,11 @@ from server.wording import (
     undecided,
     unit_facts,
 )
+from server.worker import Control
+
+if TYPE_CHECKING:
+    from analyses.cost.estimate import L2
+    from server.ranking import Request
 
 _log = structlog.get_logger("cake.engine")
 
@@ -213,7 +217,11 @@ class Engine:
         verify = _need("analyses", "verify")
         try:
             with self._one_analysis(), computation_limit("verifying", VERIFY_S):
-                report = verify(unit.bound, prove)
+                from cake_ir.memo import memo
+
+                # kept with the kernel: an estimate at another shape need not verify it again
+                bound = unit.bound
+                report = verify(bound, True) if prove else memo(bound, "server.report", lambda: verify(bound, False))
         except (EngineError, CakeError):
             raise
         except Exception as exc:
@@ -315,54 +323,30 @@ class Engine:
     # ---- estimate --------------------------------------------------------------------------------------------------
 
     def estimate(
-        self, ref: Ref, shape: Mapping[str, int], detail: Detail = "concise", device: str | None = None
+        self, ref: Ref, shape: Mapping[str, int], detail: Detail = "concise", device: str | None = None, l2: L2 = "cold"
     ) -> Result:
         """What the schedule should cost at one shape: measured rates where the device has a calibration. Never a measurement.
 
         device: its CUDA name (default: the product of the target); one that is neither measured nor in a data sheet is declined.
+        l2: whether what fits L2 is there when the kernel starts. A detailed answer tries neighbouring schedules, which takes seconds.
         """
-        return or_unstored(self, lambda e: e._estimate(ref, shape, detail, device))
+        from server.estimating import estimate
 
-    def _estimate(self, ref: Ref, shape: Mapping[str, int], detail: Detail, device: str | None) -> Result:
-        program = self.programs.load(ref)
-        refused = self.rejection(program, detail)
-        if refused is not None:
-            return refused
-        unit = self.accepted_unit(program)
-        estimate = _need("analyses", "estimate")
-        shape = {clean(k, 64): v for k, v in shape.items()}
-        self._check_shape(unit, shape)
-        try:
-            with computation_limit("estimating", VERIFY_S):
-                found = estimate(unit.bound, shape, device)
-        except CakeError as exc:
-            return self._refused(program, [unit], [exc.diagnostic], "cannot be estimated at this shape", detail)
-        result = Result(summary=estimate_summary(unit, shape, found), status="ok", ids=ids_of(program, [unit]))
-        result.data = plain(found)
-        if detail == "concise":
-            result.data["limiters"] = result.data["limiters"][:3]
-        result.artifacts = [
-            self.store.put_artifact(unit.variant_id, "estimate", json.dumps(plain(found), indent=1, ensure_ascii=False))
-        ]
-        result.next = f"compile_and_bench(ir_id={program.ir_id!r}{binding_args(program.ref)}, contract=...)"
-        return fit(result, detail)
+        return or_unstored(self, lambda e: estimate(e, ref, shape, detail, device, l2))
 
-    def _check_shape(self, unit: Unit, shape: Mapping[str, int]) -> None:
-        assert unit.bound is not None
-        dims = list(unit.bound.dims)
-        wrong = sorted(set(shape) - set(dims))
-        missing = sorted(set(dims) - set(shape))
-        if wrong or missing:
-            parts = [f"unknown: {', '.join(wrong)}"] if wrong else []
-            parts += [f"missing: {', '.join(missing)}"] if missing else []
-            raise BadArgument(
-                f"the shape does not fit kernel {unit.kernel}; {'; '.join(parts)}",
-                f"give exactly {', '.join(dims)}",
-                code="args/shape",
-            )
-        bad = [k for k, v in shape.items() if isinstance(v, bool) or not 0 <= v < 2**31]
-        if bad:
-            raise BadArgument(f"extent {bad[0]} must be between 0 and 2^31 - 1", code="args/shape")
+    def rank(
+        self,
+        request: Request,
+        shape: Mapping[str, int],
+        detail: Detail = "concise",
+        device: str | None = None,
+        l2: L2 = "cold",
+        control: Control | None = None,
+    ) -> Result:
+        """Several candidates at one shape, ordered by what the model predicts, with its prior error in their family."""
+        from server.ranking import rank
+
+        return rank(self, request, shape, device, l2, control or Control(), detail)
 
     def rejection(self, program: Program, detail: Detail) -> Result | None:
         """The rejection of a program that has errors, for tools that need an accepted one; None when it has none."""
@@ -374,11 +358,12 @@ class Engine:
                     diagnostics += self.report(unit).diagnostics
         if not any(d.severity == "error" for d in diagnostics):
             return None
-        return self._refused(program, units, diagnostics, "is rejected, so nothing further was done", detail)
+        return self.refused(program, units, diagnostics, "is rejected, so nothing further was done", detail)
 
-    def _refused(
+    def refused(
         self, program: Program, units: Sequence[Unit], diagnostics: Sequence[Diagnostic], why: str, detail: Detail
     ) -> Result:
+        """A rejection with its findings. `why` completes the sentence that begins with the program's name."""
         result = Result(summary="", status="rejected", ids=ids_of(program, units))
         add_diagnostics(result, diagnostics, program.text, detail)
         errors = sum(d.severity == "error" for d in diagnostics)

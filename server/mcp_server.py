@@ -28,9 +28,11 @@ from server.failures import Symptom
 from server.jobs import Job, Jobs, internal_error
 from server.mcp_pages import add_prompts, add_resources
 from server.programs import Ref
+from server.ranking import Request
 from server.results import Detail, Result, TextEdit
 from server.schemas import StrictTool, call_result
 from server.shapes import shape_list
+from server.worker import Control
 
 _log = structlog.get_logger("cake.mcp")
 
@@ -57,9 +59,8 @@ class EditArg(BaseModel):
     new: str
 
 
-Bindings = Annotated[
-    dict[str, StrictBool | StrictInt | StrictFloat | StrictStr], Field(description="tunable values by name")
-]
+Value = StrictBool | StrictInt | StrictFloat | StrictStr
+Bindings = Annotated[dict[str, Value], Field(description="tunable values by name")]
 IrId = Annotated[str, Field(description="ir_, src_ or v_ id of an earlier result")]
 Text = Annotated[str, Field(description="whole .cake text, instead of an id")]
 Target = Annotated[str, Field(description="one of the program's targets, e.g. sm_90a")]
@@ -72,6 +73,17 @@ ShapesArg = Annotated[
     str | list[dict[str, Dim]],
     Field(description="shape set of the contract (tuning, heldout, boundary) or explicit shapes"),
 ]
+
+
+class CandidateArg(BaseModel):
+    """One of several programs to order: ir_id or text, with bindings."""
+
+    model_config = ConfigDict(extra="forbid")
+    ir_id: str = ""
+    text: str = ""
+    bindings: dict[str, Value] = {}
+    target: str = ""
+    kernel: str = ""
 
 
 class CakeServer:
@@ -96,6 +108,30 @@ class CakeServer:
                 functools.partial(guarded, work), abandon_on_cancel=True, limiter=self._limiter
             )
         )
+
+    async def _steady(self, ctx: Context, work: Callable[[Control], Result]) -> CallToolResult:
+        """Run work of seconds on a thread, with progress; a caller that cancels ends it."""
+        control, latest = Control(), [""]
+
+        def say(done: float, total: float | None, message: str) -> None:
+            latest[0] = f"{done:g}/{total:g} {message}" if total else message
+
+        async def report() -> None:
+            begin = anyio.current_time()
+            while True:
+                await anyio.sleep(PROGRESS_EVERY_S)
+                await ctx.report_progress(round(anyio.current_time() - begin, 3), None, latest[0][:200])
+
+        control.on_progress = say
+        try:
+            async with anyio.create_task_group() as both:
+                both.start_soon(report)
+                answer = await self._quick(lambda: work(control))
+                both.cancel_scope.cancel()
+        except BaseException:
+            control.cancel.set()
+            raise
+        return answer
 
     async def _long(
         self, ctx: Context, kind: str, job_id: str, wait_s: float, start: Callable[[], Job]
@@ -205,16 +241,35 @@ class CakeServer:
 
     async def estimate_cost(
         self,
+        ctx: Context,
         shape: Annotated[dict[str, Dim], Field(description="every dimension of the kernel, e.g. {'M': 4096}")],
         ir_id: IrId = "",
         text: Text = "",
         bindings: Bindings = {},  # noqa: B006
         target: Target = "",
         kernel: Kernel = "",
+        sets: Annotated[list[dict[str, Value]], Field(description="bindings to order, each a candidate")] = [],  # noqa: B006
+        vary: Annotated[
+            dict[str, list[Value]], Field(description="order all combinations, e.g. {'STAGES': [3, 4]}")
+        ] = {},  # noqa: B006
+        candidates: Annotated[list[CandidateArg], Field(description="programs to order, instead of one program")] = [],  # noqa: B006
+        l2: Annotated[Literal["cold", "warm"], Field(description="warm: what fits L2 is there at the start")] = "cold",
+        device: Annotated[str, Field(description="CUDA name; default: the target's product")] = "",
         detail: DetailArg = "concise",
     ) -> CallToolResult:
-        return await self._quick(
-            lambda: self.engine.estimate(_ref(ir_id, text, bindings, target, kernel), shape, detail)
+        named = bool(ir_id or text)
+        ref = _ref(ir_id, text, bindings, target, kernel)
+        if not (sets or vary or candidates):
+            return await self._quick(lambda: self.engine.estimate(ref, shape, detail, device or None, l2))
+        extra = named or bindings or target or kernel
+        request = Request(
+            base=ref if extra or not candidates else None,
+            candidates=[_ref(c.ir_id, c.text, c.bindings, c.target, c.kernel) for c in candidates],
+            sets=sets,
+            vary=vary,
+        )
+        return await self._steady(
+            ctx, lambda control: self.engine.rank(request, shape, detail, device or None, l2, control)
         )
 
     async def compile_and_bench(
@@ -361,7 +416,8 @@ class CakeServer:
             (
                 self.estimate_cost,
                 look,
-                "Predict time and its bounds for one shape, from measured rates where the device is calibrated; never a measurement.",
+                "Predict time, interval and bounds at one shape, from measured rates where the device is calibrated; never a "
+                "measurement. Of several candidates (sets, vary or candidates): their order, with the model's prior error.",
             ),
             (
                 self.compile_and_bench,

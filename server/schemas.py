@@ -43,16 +43,22 @@ OUTPUT_SCHEMA: dict[str, Any] = {
 
 
 def slim(schema: Any) -> Any:
-    """A copy of a JSON schema without generated titles and with unions of plain types in their short form.
+    """A copy of a JSON schema without generated titles and empty defaults (what is not required may be left out), and with unions of
+    plain types in their short form.
 
-    A property named `title` stays: its value is a schema.
+    A property named `title` or `default` stays: its value is a schema.
     """
     if isinstance(schema, dict):
         union = schema.get("anyOf")
         if union and all(set(u) == {"type"} for u in union):
             rest = {k: slim(v) for k, v in schema.items() if k not in ("anyOf", "title")}
             return {"type": sorted({u["type"] for u in union}), **rest}
-        return {k: slim(v) for k, v in schema.items() if not (k == "title" and isinstance(v, str))}
+        empty = [
+            k
+            for k, v in schema.items()
+            if (k == "title" and isinstance(v, str)) or (k == "default" and v in ("", [], {}))
+        ]
+        return {k: slim(v) for k, v in schema.items() if k not in empty}
     return [slim(v) for v in schema] if isinstance(schema, list) else schema
 
 

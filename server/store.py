@@ -274,6 +274,13 @@ class Store:
             time.time(),
         )
 
+    def put_variants(self, rows: Sequence[tuple[str, str, Mapping[str, Any], str, str]]) -> None:
+        """`put_variant` of many (variant_id, ir_id, bindings, target, kernel), in one transaction."""
+        now = time.time()
+        plain = [(v, ir, json.dumps(b, sort_keys=True), target, kernel, now) for v, ir, b, target, kernel in rows]
+        with self._lock, _coded("store the variants"), self._db:
+            self._db.executemany("INSERT OR IGNORE INTO variants VALUES (?,?,?,?,?,?)", plain)
+
     def variant(self, variant_id: str) -> dict[str, Any] | None:
         row = self._one("SELECT * FROM variants WHERE variant_id = ?", variant_id)
         return None if row is None else {**dict(row), "bindings": json.loads(row["bindings"])}
@@ -384,6 +391,24 @@ class Store:
             kind,
         )
         return [{**dict(r), "shape": json.loads(r["shape"]), "record": json.loads(r["record"])} for r in rows]
+
+    def timed_contracts(self) -> list[str]:
+        """Contracts under which something was timed."""
+        return [r["contract"] for r in self._all("SELECT DISTINCT contract FROM measurements WHERE kind = 'bench'")]
+
+    def predicted_timings(self, device: str, contracts: Sequence[str], most: int = 400) -> list[dict[str, Any]]:
+        """What was predicted and measured (`server.predictions`) on a device (its name), latest first: `variant_id`, `kernel`,
+        `contract`, `model`, of timings under these contracts."""
+        marks = ",".join("?" * len(contracts))
+        rows = self._all(
+            "SELECT m.variant_id, v.kernel, m.contract, json_extract(m.record, '$.model') AS model "
+            "FROM measurements m JOIN variants v USING (variant_id) WHERE m.device = ? AND m.kind = 'bench' "
+            f"AND m.contract IN ({marks}) AND model IS NOT NULL ORDER BY m.created DESC LIMIT ?",
+            device,
+            *contracts,
+            most,
+        )
+        return [{**dict(r), "model": json.loads(r["model"])} for r in rows]
 
     def measurement(self, measurement_id: str) -> dict[str, Any] | None:
         """One record by its id; None when it is not here."""

@@ -102,3 +102,35 @@ def estimate_summary(unit: Unit, shape: Mapping[str, int], found: Any) -> str:
         f"{found.floor_us:.4g} us, roofline {found.bound_by}, schedule limited by {found.limited_by} "
         f"({'rates measured on ' + found.source if found.calibrated else 'uncalibrated model'}, not a measurement)"
     )
+
+
+def prior_row(prior: Any) -> dict[str, Any]:
+    """One record of prior errors as an answer shows it, ratios to three digits."""
+    fields = (
+        "origin", "family", "device", "l2", "source", "points", "shapes", "error_median", "error_p90", "spearman_median",
+        "regret_median", "regret_worst", "top3", "resolution",
+    )  # fmt: skip
+    found = {name: getattr(prior, name) for name in fields}
+    return {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in found.items() if v is not None}
+
+
+def prior_words(history: Any) -> str:
+    """What is known of earlier predictions in a family, in a sentence."""
+    if not history.priors:
+        return history.note[:1].upper() + history.note[1:]
+    parts = []
+    for p in history.priors:
+        words = f"{p.family} ({p.origin}, {p.points} points, L2 {p.l2}): "
+        words += f"error {_percent(p.error_median)} median, {_percent(p.error_p90)} p90"
+        words += f", order {p.spearman_median:.2f} (Spearman)" if p.spearman_median is not None else ""
+        words += f", regret {_percent(p.regret_worst)} at worst" if p.regret_worst is not None else ""
+        parts.append(words)
+    apart = history.resolution
+    told = (
+        f"; told apart from {_percent(apart)} on" if apart is not None else "; how far apart is told apart is not known"
+    )
+    return f"Prior error of {'; '.join(parts)}{told}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
