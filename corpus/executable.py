@@ -15,6 +15,7 @@ from corpus.contract import Contract, Shape
 from corpus.signature import match, scalar_values, solve_dims
 
 if TYPE_CHECKING:
+    from analyses import Estimate
     from cake_ir import bound as B
     from cake_ir.binding import Binding
     from cake_ir.binding.program import BoundProgram
@@ -70,19 +71,23 @@ class Executable:
 
         Raises CakeError for a shape that is not taken.
         """
+        return sum(e.time_us for e in self.estimates(contract, shape))
+
+    def estimates(self, contract: Contract, shape: Shape, device: str | None = None, **how: Any) -> list[Estimate]:
+        """Of each launch, in order; device and how as `analyses.estimate` takes them. Raises CakeError for a shape that is not taken."""
         from analyses import estimate
 
         dims = solve_dims(self.subject, contract, shape)  # type: ignore[arg-type]
+        scalars = scalar_values(self.subject, contract, shape)  # type: ignore[arg-type]
         if self._program is None:
-            scalars = scalar_values(self.subject, contract, shape)  # type: ignore[arg-type]
-            return estimate(self.kernels[0], {**dims, **_whole(scalars)}).time_us
-        env = self._environment(dims, scalar_values(self.subject, contract, shape), 132)  # type: ignore[arg-type]
-        total = 0.0
+            return [estimate(self.kernels[0], {**dims, **_whole(scalars)}, device, **how)]
+        env = self._environment(dims, scalars, 132)
+        out = []
         for step in self._launches():
             own = {name: int(compile_sx(x)(env)) for name, x in step.dims.items()}
-            scalars = _whole({name: compile_sx(x)(env) for name, x in step.scalars.items()})
-            total += estimate(step.kernel, {**own, **scalars}).time_us
-        return total
+            passed = _whole({name: compile_sx(x)(env) for name, x in step.scalars.items()})
+            out.append(estimate(step.kernel, {**own, **passed}, device, **how))
+        return out
 
     def _launches(self) -> Iterator[Any]:
         from cake_ir.binding.program import KernelLaunch

@@ -37,6 +37,37 @@ def _prepare(a: argparse.Namespace) -> int:
     return 0
 
 
+def _record(a: argparse.Namespace) -> int:
+    from corpus.ranking.record import record
+
+    path = record(a.dir, a.out)
+    print(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
+    return 0
+
+
+def _figures(a: argparse.Namespace) -> int:
+    from corpus.ranking import figures
+
+    if a.table:
+        for line in figures.table(a.set, every=a.every):
+            print(line)
+        return 0
+    made = figures.make(a.set, ablated=a.ablation or a.set == "test")
+    if a.check:
+        wrong = figures.differences(figures.read(), made)
+        print("\n".join(wrong[:20]) or "the committed figures are what the points and the model give")
+        return int(bool(wrong))
+    for name, f in [
+        *made["workloads"].items(),
+        ("all", made),
+        *((f"without {n}", f) for n, f in made["ablation"].items()),
+    ]:
+        print(f"{name}: " + ", ".join(f"{k.replace('_', ' ')} {f[k]}" for k in figures.SHOWN))
+    if a.set == "test":
+        print(figures.write(made))
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     """Exit code 1: something could not be prepared, measured or recorded."""
     parser = argparse.ArgumentParser(prog="corpus.ranking", description="How well the cost model ranks schedules.")
@@ -52,12 +83,23 @@ def main(argv: list[str] | None = None) -> int:
     r.add_argument("out", type=Path)
     r.add_argument("--device", type=int, default=0)
     r.add_argument("--budget", type=float, default=600.0, metavar="SECONDS")
+    c = steps.add_parser("record", help="the journals in OUT into corpus/results/ranking/SET.json")
+    c.add_argument("dir", type=Path)
+    c.add_argument("out", type=Path)
+    f = steps.add_parser(
+        "figures", help="the committed points against the model, into corpus/results/cost-ranking.json"
+    )
+    f.add_argument("--set", choices=SETS, default="test")
+    f.add_argument("--table", action="store_true", help="show every shape and point, worst first; write nothing")
+    f.add_argument("--every", action="store_true", help="with --table: points that thinning leaves out as well")
+    f.add_argument("--ablation", action="store_true", help="of the development set too")
+    f.add_argument("--check", action="store_true", help="make the figures again and compare; write nothing")
     for step in (p, r):
         step.add_argument("--workload", action="append", default=[], choices=tuple(WORKLOADS))
     a = parser.parse_args(argv)
     try:
-        if a.step == "prepare":
-            return _prepare(a)
+        if a.step != "run":
+            return {"prepare": _prepare, "record": _record, "figures": _figures}[a.step](a)
         from corpus.ranking.run import run
 
         return run(a.dir, a.out, a.workload, a.device, a.budget)
