@@ -131,8 +131,9 @@ def build(found: Points, predicted: Mapping[str, Predictions], rows: Sequence[At
         {"workload": x.workload, "shape": dict(x.shape), "id": x.id, "us": _short(x.us), "why": x.why} for r in rows for x in r.left
     ]  # fmt: skip
     return {
-        "kind": "cost-ranking", "format": 1, "set": found.set, "device": found.device["name"], "driver": found.driver,
-        "compiler": found.compiler, "date": found.date, "commit": sorted({w.commit for w in found.workloads.values()}), "seed": found.seed,
+        "kind": "cost-ranking", "format": 1, "set": found.set, "device": found.device,
+        "driver": found.each(lambda w: str(w.device.get("driver", ""))), "compiler": found.each(lambda w: w.compiler),
+        "date": found.each(lambda w: w.date), "commit": found.each(lambda w: w.commit), "seed": found.seed,
         "l2": found.l2, "source": f"corpus/results/ranking/{found.set}.json", "command": COMMAND, "model": model,
         **summary(rows, whole), "workloads": workloads, "per_shape": [at_shape(r, whole) for r in kept], "left_out": left,
         "ablation": {a: _ablation(rows, p) for a, p in predicted.items()},

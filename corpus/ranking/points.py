@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -73,16 +73,23 @@ class Shaped(_Model):
 
 
 class Campaigned(_Model):
-    """Where a workload's points come from. rejected: bindings that a gate stopped, by kernel, then gate and rule. lost: candidates that
-    hung or broke the device."""
+    """Where a workload's points come from. date: of the measurement; prepared, commit, command: of the draw and the compile. settings: of
+    `corpus.tuning.campaign`; telemetry: what was read of the device meanwhile. rejected: bindings that a gate stopped, by kernel, then
+    gate and rule. lost: candidates that hung or broke the device."""
 
     contract: str
     contract_digest: str
     dtype: str
     campaign: str
+    date: str
     prepared: str
     commit: str
     command: str
+    device: dict[str, Any]
+    compiler: str
+    packages: dict[str, str]
+    settings: dict[str, float]
+    telemetry: dict[str, Any] = Field(default_factory=dict)
     tried: int
     legal: int
     verified: int
@@ -94,7 +101,7 @@ class Campaigned(_Model):
 
 
 class Points(_Model):
-    """The file. settings: of `corpus.tuning.campaign`; telemetry: what was read of the device meanwhile."""
+    """The file: what was measured on one device, each workload in a run of its own."""
 
     kind: Literal["ranking"] = "ranking"
     format: Literal[1] = 1
@@ -102,16 +109,14 @@ class Points(_Model):
     l2: Literal["warm"] = "warm"
     seed: int
     target: str
-    device: dict[str, Any]
-    driver: str
-    compiler: str
-    packages: dict[str, str]
-    date: str
+    device: str
     command: str
-    settings: dict[str, float]
-    telemetry: dict[str, Any]
     workloads: dict[str, Campaigned]
     shapes: tuple[Shaped, ...]
+
+    def each(self, what: Callable[[Campaigned], str]) -> str:
+        """Something of the workloads' runs: one value where they agree, else all, in order."""
+        return ", ".join(sorted({what(w) for w in self.workloads.values()}))
 
 
 @dataclass(frozen=True)

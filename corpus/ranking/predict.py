@@ -67,10 +67,9 @@ def predict(
     by_candidate: dict[tuple[str, str], list[Point]] = {}
     for p in points:
         by_candidate.setdefault((p.workload, p.id), []).append(p)
-    device = str(found.device["name"])
     tasks = [
         _Task(
-            ps[0].kernel, ps[0].bindings, found.workloads[name].contract, found.target, device, found.l2,
+            ps[0].kernel, ps[0].bindings, found.workloads[name].contract, found.target, found.device, found.l2,
             tuple(p.shape for p in ps), tuple(wanted),
         )
         for (name, _), ps in by_candidate.items()

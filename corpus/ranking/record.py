@@ -22,24 +22,29 @@ COMMAND = (
 
 
 def record(directory: Path, out: Path, to: Path = points.DIRECTORY) -> Path:
-    """Write `to`/SET.json from a whole run. Raises CakeError `ranking/bad-run`, `tuning/bad-campaign`, `tuning/bad-journal`."""
+    """Write `to`/SET.json from whole runs; workloads that the file has and this run does not stay, if they are of the same device and
+    seed. Raises CakeError `ranking/bad-run`, `tuning/bad-campaign`, `tuning/bad-journal`."""
     names = [n for n in WORKLOADS if (directory / n / "campaign.json").exists() and (out / f"{n}.jsonl").exists()]
     if not names:
         raise _bad(f"{directory} and {out} have no workload in common")
     made = {n: campaigns.read(directory / n) for n in names}
     journals = {n: Journal(out / f"{n}.jsonl", made[n].id) for n in names}
-    starts = [s for n in names for s in journals[n].of("start")]
-    devices = {s["device"]["name"] for s in starts}
+    which, first = _set(made), made[names[0]]
+    devices = {s["device"]["name"] for n in names for s in journals[n].of("start")}
     if len(devices) != 1:
         raise _bad(f"the journals are of {', '.join(sorted(devices)) or 'no device'}; a set is measured on one")
-    first = made[names[0]]
+    device = str(devices.pop())
+    workloads = {n: _campaigned(made[n], journals[n]) for n in names}
+    shapes = {n: _shapes(n, made[n], journals[n]) for n in names}
+    if points.path(which, to).exists():
+        old = points.read(which, to)
+        if (old.device, old.seed, old.target) == (device, first.seed, first.target):
+            workloads = {**old.workloads, **workloads}
+            shapes = {n: tuple(s for s in old.shapes if s.workload == n) for n in old.workloads} | shapes
+    order = [n for n in WORKLOADS if n in workloads]
     found = points.Points(
-        set=_set(made), seed=first.seed, target=first.target, device=starts[0]["device"], driver=str(starts[0]["device"].get("driver", "")),
-        compiler=", ".join(sorted({m.compiler for m in made.values()})), packages=starts[0].get("packages", {}), date=starts[0]["date"],
-        command=COMMAND.format(which=_set(made), seed=first.seed), settings=first.settings.model_dump(),
-        telemetry={n: e[-1].get("telemetry") or {} for n in names if (e := journals[n].of("end"))},
-        workloads={n: _campaigned(made[n], journals[n]) for n in names},
-        shapes=tuple(s for n in names for s in _shapes(n, made[n], journals[n])),
+        set=which, seed=first.seed, target=first.target, device=device, command=COMMAND.format(which=which, seed=first.seed),
+        workloads={n: workloads[n] for n in order}, shapes=tuple(s for n in order for s in shapes[n]),
     )  # fmt: skip
     return points.write(found, to)
 
@@ -54,12 +59,15 @@ def _set(made: dict[str, Campaign]) -> Any:
 
 def _campaigned(m: Campaign, journal: Journal) -> points.Campaigned:
     (dtype,) = m.contracts
+    start, ends = journal.of("start")[0], journal.of("end")
     rejected: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for r in m.rejected:
         rejected[r.kernel][f"{r.gate}: {r.rule}"] += 1
     return points.Campaigned(
         contract=m.contracts[dtype]["name"], contract_digest=m.contracts[dtype]["digest"], dtype=dtype, campaign=m.id, prepared=m.date,
-        commit=m.commit, command=m.command, tried=m.seeds, legal=m.legal, verified=m.verified, compiled=len(m.candidates),
+        date=start["date"], commit=m.commit, command=m.command, device=start["device"], compiler=m.compiler,
+        packages=start.get("packages", {}), settings=m.settings.model_dump(), telemetry=ends[-1].get("telemetry") or {} if ends else {},
+        tried=m.seeds, legal=m.legal, verified=m.verified, compiled=len(m.candidates),
         rejected={k: dict(v) for k, v in rejected.items()},
         lost=tuple({k: e.get(k) for k in ("candidate", "dims", "cause", "message")} for e in journal.of("lost")),
         skipped=tuple({"dims": e["dims"], "why": e["skipped"]} for e in journal.of("shape") if e.get("skipped")),

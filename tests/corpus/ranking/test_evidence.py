@@ -16,7 +16,7 @@ from corpus.ranking.workloads import Workload
 from corpus.tuning import campaign as campaigns
 from corpus.tuning import run as tuning_run
 from lowering.runtime import bench
-from tests.corpus.tuning import small
+from tests.corpus.tuning import played, small
 from tests.corpus.tuning.played import Played
 
 SMALL = Workload("small", "kmeans_assign", "bf16", ("kmeans_packed",), small.SMALL, ())
@@ -34,6 +34,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     gpu = Played(cut, lambda kernel, bindings, dims: 5.0 + bindings["STAGES"] + bindings["DP"] / 64)
     gpu.wrong = ("DP64-WG2-STAGES8",)
     monkeypatch.setattr(bench, "bench", gpu.bench)
+    monkeypatch.setattr(played, "INFO", replace(played.INFO, name="NVIDIA H200"))
     monkeypatch.setitem(registry.WORKLOADS, "small", SMALL)
     out = tmp_path / "out"
     out.mkdir()
@@ -47,7 +48,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_was_measured_is_recorded_and_read_back(measured: Path) -> None:
     found = points.read("development", measured)
-    assert len(found.shapes) == 3 and found.seed == 3 and found.device["name"] == "Played H200"
+    assert len(found.shapes) == 3 and found.seed == 3 and found.device == "NVIDIA H200"
     first = found.shapes[0]
     assert [m.check for m in first.measured].count("failed") == 1 and len(first.measured[0].samples_us) == 8
     assert first.again_of == first.measured[0].id and first.apart < 0.02
@@ -87,8 +88,8 @@ def test_figures_follow_from_points_and_predictions(
     assert any("measured" in line for line in figures.table("development", measured, processes=1))
     forged: Any = json.loads(path.read_text())
     forged["error_p90"] = 0.01
-    name, packed = next(iter(forged["predictions"][0]["points"].items()))
-    packed[0] *= 1.5
+    name = figures.shapes(points.read("development", measured))[0].points[0].id
+    forged["predictions"][0]["points"][name][0] *= 1.5
     path.write_text(json.dumps(forged))
     said = "\n".join(figures.held(measured, path, again=1))
     assert ".error_p90" in said and name in said
