@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyses.cost.machine import SCHEDULERS, Machine
-from analyses.cost.work import PIPES, lanes_sharing, let_work, op_work
+from analyses.cost.work import PIPES, Folded, lanes_sharing, let_work, op_work
 from cake_ir import bound as B
 
 
@@ -92,7 +92,7 @@ class Code:
     subject: str = ""
 
 
-def code_of(s: B.Let | B.Op, role: B.Role, narrow: str | None, m: Machine, bound: B.BoundKernel) -> Code | None:
+def code_of(s: B.Let | B.Op, role: B.Role, narrow: str | None, m: Machine, cluster: int, folded: Folded) -> Code | None:
     """The code of a statement that `role` executes (narrow: "T" inside elected(), "W" inside warps()); None when it costs nothing."""
     warps = {"thread": 1, "warp": 1, "warpgroup": 4}[role.unit]
     repeats = 1
@@ -102,9 +102,9 @@ def code_of(s: B.Let | B.Op, role: B.Role, narrow: str | None, m: Machine, bound
             warps = 1
         elif unit == "W" and warps == 4:
             warps, repeats = 1, 4
-        work = op_work(s, m, bound.launch.cluster, warps)
+        work = op_work(s, m, cluster, warps, folded)
     else:
-        work = let_work(s, m, warps)
+        work = let_work(s, m, warps, folded)
         if not work and not (isinstance(s.value, B.VFrag)):
             return None
     kind = _kind(s)

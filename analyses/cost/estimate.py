@@ -12,6 +12,7 @@ from typing import Any
 
 from analyses.cost.calibration import find
 from analyses.cost.machine import Machine
+from analyses.cost.path import Step, critical_path
 from analyses.cost.reading import Grid, Reading, read
 from analyses.cost.sharing import L2
 from analyses.cost.sites import Site, sites
@@ -27,21 +28,6 @@ ASSUMPTIONS = (
     "loops over data run once, branches on data are not taken",
     "bank conflicts, register moves and what other kernels leave in L2 are not modelled",
 )
-
-
-@dataclass(frozen=True)
-class Step:
-    """A stretch of the critical path: what the role's instance did at a line of the program (`why` is "executes"), or what it waited
-    for there; `share` of the whole time."""
-
-    role: str
-    instance: int
-    what: str
-    line: int
-    col: int
-    us: float
-    share: float
-    why: str
 
 
 @dataclass(frozen=True)
@@ -130,6 +116,7 @@ def estimate_on(
         role_us=reading.roles, limiters=(), tensor_flop=reading.flop, hbm_bytes=reading.reads + reading.writes, l2_bytes=reading.l2_bytes,
         target=bound.target.name, shape=dict(shape), calibrated=m.calibrated, assumptions=(*_rates(m), *ASSUMPTIONS), device=m.name,
         source=m.source, clock_mhz=clock / 1e6, low_us=low, high_us=high, l2=l2, sites=sites(reading.trace) if explain else (),
+        path=critical_path(reading.outcome, inside * 1e6, launch_us) if explain else (),
     )  # fmt: skip
     return replace(found, limited_by=_limited(found, reading, grid), bound_class=_class(found, reading, grid))
 

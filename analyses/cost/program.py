@@ -14,6 +14,7 @@ from typing import Any
 
 from analyses.cost.code import Code, Kind, code_of
 from analyses.cost.machine import Machine
+from analyses.cost.work import folded
 from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
 from cake_ir.events import tainted_scalars
@@ -89,6 +90,7 @@ class Program:
     def __init__(self, bound: B.BoundKernel, machine: Machine) -> None:
         self.bound, self.machine = bound, machine
         self.tainted = tainted_scalars(bound)
+        self._folded = folded(bound)
         self._codes: dict[tuple[int, str, int], Code] = {}
         self.loops: dict[int, B.For] = {}
         self._bodies = {r.name: self._block(bound.body, r, None) for r in bound.roles}
@@ -242,7 +244,7 @@ class Program:
         return branch
 
     def _event(self, s: B.Let | B.Op, role: B.Role, narrow: str | None) -> Step | None:
-        code = code_of(s, role, narrow, self.machine, self.bound)
+        code = code_of(s, role, narrow, self.machine, self.bound.launch.cluster, self._folded)
         if code is None:
             return None
         self._codes[id(s), role.name, len(self._codes)] = code

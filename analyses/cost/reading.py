@@ -11,10 +11,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyses.cost import sharing
 from analyses.cost.machine import Machine
 from analyses.cost.program import Program, TooLong, Trace
-from analyses.cost.sharing import L2
+from analyses.cost.sharing import L2, Traffic, traffic
 from analyses.cost.simulate import Costs, Deadlock, Outcome, Rates, run
 from cake_ir import bound as B
 from cake_ir.diagnostics import CakeError, error
@@ -103,9 +102,8 @@ def _read(
     limits = {k: program.spans(k)[1] for k in program.loops}
     whole = program.trace(env, limits)
     cluster = bound.launch.cluster
-    shares = sharing.shares(bound, env, min(grid.ctas, grid.sms * grid.busy))
-    misses, reads, writes = sharing.misses(bound, env, whole, grid.ctas * grid.average, m, l2)
-    rates = _rates(m, clock_hz, grid, shares, misses, without)
+    moved = traffic(bound, env, grid, whole, m, l2)
+    rates = _rates(m, clock_hz, grid, moved, without)
     costs = _costs(m, bound, grid, without)
     weight, copies, rounds, axis = _rounds(grid, sum(len(a.events) for a in whole.agents))
     axes = [_Axis(k, *program.spans(k), trips) for k, trips in whole.cut.items() if trips > program.spans(k)[1]]
@@ -148,7 +146,7 @@ def _read(
             l2_bytes += code.l2 * part * mult * a.weight
     scale = grid.ctas * grid.average / cluster
     return Reading(
-        max(total, 0.0), max(cta, 0.0), dict(busy), dict(stalls), reads, writes, l2_bytes * scale, flop * scale, outcome, trace, len(corners)
+        max(total, 0.0), max(cta, 0.0), dict(busy), dict(stalls), moved.reads, moved.writes, l2_bytes * scale, flop * scale, outcome, trace, len(corners)
     )  # fmt: skip
 
 
@@ -165,9 +163,7 @@ def _rounds(grid: Grid, events: int) -> tuple[float, int, int, _Axis | None]:
     return weight, copies, int(rounds), _Axis(None, low, low + copies, rounds)
 
 
-def _rates(
-    m: Machine, clock_hz: float, grid: Grid, shares: dict[int, float], misses: dict[int, float], without: frozenset[str]
-) -> Rates:
+def _rates(m: Machine, clock_hz: float, grid: Grid, moved: Traffic, without: frozenset[str]) -> Rates:
     late = 0.0 if "load latency" in without else 1.0
     active = max(1, grid.active)
     return Rates(
@@ -175,7 +171,7 @@ def _rates(
         l2=INFINITE if "l2" in without else m.l2 / clock_hz / active,
         hbm=INFINITE if "hbm" in without else min(m.hbm_read / clock_hz / active, m.port),
         latency_l2=late * m.latency["load"], latency_hbm=late * m.latency["load_hbm"], copy_l2=late * m.latency["tma"],
-        copy_hbm=late * m.latency["tma_hbm"], shares=shares, misses=misses,
+        copy_hbm=late * m.latency["tma_hbm"], shares=moved.shares, misses=moved.misses, late=moved.late,
     )  # fmt: skip
 
 

@@ -1,83 +1,217 @@
 """What CTAs share: which bytes are distinct between CTAs that run at once, and which come from device memory.
 
-L2 answers CTAs that ask for the same line at about the same time once; a line that was asked for before is there while less than L2 holds
-has passed since.
+L2 answers CTAs that ask for the same line at about the same time once. A line that was asked for before is still there while less than
+L2 keeps has passed since: CTAs are looked at wave by wave, and of every panel (what an op reads at one place, its inner loops
+included) the last wave that asked for it is remembered.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from analyses.cost.machine import Machine
 from analyses.cost.program import Trace
 from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
 
+if TYPE_CHECKING:
+    from analyses.cost.reading import Grid
+
 L2 = Literal["cold", "warm"]
 SAMPLE = 160
-"""CTAs whose places are compared; larger grids are sampled by their first ones."""
+"""CTAs of a wave whose places are compared; of larger waves the first ones stand for the others."""
+WAVES = 4
+"""Waves that are looked at; later ones are like the last of them."""
 
 
-def shares(bound: B.BoundKernel, env: list[Any], ctas: int) -> dict[int, float]:
-    """By site of an op that moves global memory: distinct places over CTAs that ask for one at the same time (the first `ctas` of the
-    grid, each in its first tile). env is left as it was."""
-    places: dict[int, set[tuple[Any, ...]]] = defaultdict(set)
-    compiled: dict[int, Any] = {}
-    kept, names = list(env), bound.builtins
+@dataclass
+class Traffic:
+    """By site of an op that moves global memory: `shares`, the part of its bytes that is distinct between CTAs at one time; `misses`, the
+    part of its bytes that passes device memory; `late`, how likely what it asks for is not in L2. reads, writes: bytes of device memory."""
 
-    def value(x: Any) -> Any:
-        f = compiled.get(id(x))
+    shares: dict[int, float] = field(default_factory=dict)
+    misses: dict[int, float] = field(default_factory=dict)
+    late: dict[int, float] = field(default_factory=dict)
+    reads: float = 0.0
+    writes: float = 0.0
+
+
+def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: Machine, l2: L2) -> Traffic:
+    """What the CTAs of a launch move, from what the traced cluster asks for. env is left as it was."""
+    found, places = Traffic(), _Places(bound, env)
+    sizes = tensor_bytes(bound, env)
+    footprint = sum(sizes.values())
+    gone = absent(footprint, m)
+    ops = {s.site: r for s in B.walk(bound.body) if isinstance(s, B.Op) and (r := _region(s)) is not None}
+    asked: dict[int, float] = defaultdict(float)  # bytes of one CTA
+    for a in trace.agents:
+        for code, _, part, mult in a.events:
+            if code.region is not None:
+                asked[code.site] += code.l2 * part * mult * a.weight / bound.launch.cluster
+    slots = min(grid.ctas, grid.sms * grid.busy)
+    sampled = min(slots, SAMPLE)
+    first = places.wave(sampled, slots, 0)
+    for site, at in first.items():
+        found.shares[site] = len(at) / sampled if sampled else 1.0
+    whole = {site: b * grid.ctas * grid.average for site, b in asked.items()}
+    need = _again(places, first, asked, grid, slots, sampled, m) if gone else {}
+    by_tensor: dict[int, float] = defaultdict(float)
+    for site, region in ops.items():
+        by_tensor[id(region.tensor)] += whole.get(site, 0.0)
+    for site, region in ops.items():
+        t, bytes_ = region.tensor, whole.get(site, 0.0)
+        if not bytes_:
+            continue
+        once = sizes[id(t)] * bytes_ / by_tensor[id(t)]  # compulsory, shared out over the ops on the tensor
+        again = max(0.0, need.get(site, 0.0) - once)
+        amount = min(bytes_, once * (gone if t.direction == "Out" or l2 == "warm" else 1.0) + again * gone)
+        found.misses[site] = amount / bytes_
+        found.late[site] = min(1.0, found.misses[site] / max(found.shares.get(site, 1.0), 1e-9))
+        if t.direction == "In" or t.direction == "InOut":
+            found.reads += amount
+        if t.direction != "In":
+            found.writes += min(amount, once * gone)
+    return found
+
+
+def _again(
+    places: _Places,
+    first: dict[int, set[Any]],
+    asked: dict[int, float],
+    grid: Grid,
+    slots: int,
+    sampled: int,
+    m: Machine,
+) -> dict[int, float]:
+    """By site: bytes that are not in L2 when they are asked for, if nothing is at the start."""
+    waves = places.waves(grid, slots)
+    scale = slots / sampled if sampled else 1.0
+    panel = {site: asked.get(site, 0.0) / waves for site in first}
+    keeps = sum(m.l2_keeps) / 2
+    seen: dict[Any, float] = {}  # panel -> bytes that had passed when it was last asked for
+    passed = 0.0
+    missed: dict[int, list[float]] = defaultdict(list)
+    looked = min(waves, WAVES)
+    for w in range(looked):
+        sets = first if w == 0 else places.wave(sampled, slots, w)
+        here = dict.fromkeys(sets, 0.0)
+        fresh: dict[Any, float] = {}
+        for site, at in sets.items():
+            own = 0.0
+            tensor = places.tensor[site]
+            for place in at:
+                key = (tensor, place)
+                size = panel.get(site, 0.0) * scale
+                if key in fresh:  # another op of the same wave: a second pass over it
+                    if fresh[key] > keeps:
+                        here[site] += size
+                    continue
+                before = seen.get(key)
+                if before is None or passed - before > keeps:
+                    here[site] += size
+                own += size
+                fresh[key] = 0.0
+            passed += own
+            for key in fresh:
+                fresh[key] += own
+        for key in fresh:
+            seen[key] = passed
+        for site, amount in here.items():
+            missed[site].append(amount)
+    return {site: sum(v) + (waves - looked) * v[-1] for site, v in missed.items()}
+
+
+class _Places:
+    """Where CTAs read and write global memory: a kernel's control flow with inner loops at their start."""
+
+    def __init__(self, bound: B.BoundKernel, env: list[Any]) -> None:
+        self.bound, self.env = bound, env
+        self.tensor: dict[int, int] = {}
+        self._compiled: dict[int, Any] = {}
+        own = {bound.builtins["cluster_id"], bound.builtins["cta"]}
+        self._persistent = {id(s) for s in B.walk(bound.body) if isinstance(s, B.For) and own & B.sx_vars(s.start)}
+        self._loop = next((s for s in bound.body if isinstance(s, B.For) and id(s) in self._persistent), None)
+        self._items = self._relevant(bound.body)
+
+    def waves(self, grid: Grid, slots: int) -> int:
+        """How often a CTA slot is used, or a persistent CTA takes a tile."""
+        if self._loop is not None:
+            start, stop, step = (self._value(x) for x in (self._loop.start, self._loop.stop, self._loop.step))
+            return max(1, -(-(stop - start) // max(1, step)))
+        return max(1, -(-grid.ctas // slots))
+
+    def wave(self, ctas: int, slots: int, number: int) -> dict[int, set[Any]]:
+        """Distinct places by site of the first `ctas` CTAs of a wave."""
+        found: dict[int, set[Any]] = defaultdict(set)
+        kept, names, env = list(self.env), self.bound.builtins, self.env
+        cluster = self.bound.launch.cluster
+        for i in range(ctas):
+            cta = i if self._loop is not None else i + number * slots
+            env[:] = kept
+            env[names["cta"].slot] = cta
+            env[names["cluster_rank"].slot] = cta % cluster
+            env[names["cluster_id"].slot] = cta // cluster
+            self._run(self._items, number, found)
+        env[:] = kept
+        return found
+
+    def _value(self, x: Any) -> Any:
+        f = self._compiled.get(id(x))
         if f is None:
-            f = compiled[id(x)] = compile_sx(x)
+            f = self._compiled[id(x)] = compile_sx(x)
         try:
-            return f(env)
+            return f(self.env)
         except (TypeError, ZeroDivisionError, OverflowError):
             return 0
 
-    def relevant(body: tuple[B.Stmt, ...]) -> list[tuple[B.Stmt, Any]]:
+    def _relevant(self, body: tuple[B.Stmt, ...]) -> list[tuple[B.Stmt, Any]]:
         """What decides places, with its inner blocks or its region: the rest of a program is not looked at once per CTA."""
         out: list[tuple[B.Stmt, Any]] = []
         for s in body:
             if isinstance(s, B.SetScalar):
                 out.append((s, None))
             elif isinstance(s, B.If):
-                out.append((s, (relevant(s.then), relevant(s.orelse))))
-            elif isinstance(s, (B.For, B.RoleBlock, B.ElectedBlock, B.WarpsBlock, B.While)):
-                inner = relevant(s.body)
-                if any(not isinstance(x, B.SetScalar) for x, _ in inner):
+                inner = (self._relevant(s.then), self._relevant(s.orelse))
+                if inner[0] or inner[1]:
                     out.append((s, inner))
+            elif isinstance(s, (B.For, B.RoleBlock, B.ElectedBlock, B.WarpsBlock, B.While)):
+                within = self._relevant(s.body)
+                if any(not isinstance(x, B.SetScalar) for x, _ in within):
+                    out.append((s, within))
             elif isinstance(s, B.Op):
-                region = next((x for x in s.operands.values() if isinstance(x, B.Region)), None)
+                region = _region(s)
                 if region is not None and not _alone(s, region):
+                    self.tensor[s.site] = id(region.tensor)
                     out.append((s, region))
         return out
 
-    def run(items: list[tuple[B.Stmt, Any]]) -> None:
+    def _run(self, items: list[tuple[B.Stmt, Any]], wave: int, found: dict[int, set[Any]]) -> None:
+        env, value = self.env, self._value
         for s, inner in items:
             if isinstance(s, B.SetScalar):
                 env[s.var.slot] = value(s.value)
             elif isinstance(s, B.Op):
-                places[s.site].add(tuple(value(d.start) for d in inner.dims))
+                found[s.site].add(tuple(value(d.start) for d in inner.dims))
             elif isinstance(s, B.If):
-                run(inner[0] if value(s.cond) else inner[1])
+                self._run(inner[0] if value(s.cond) else inner[1], wave, found)
+            elif isinstance(s, B.For):
+                at = value(s.start)
+                if id(s) in self._persistent:
+                    at += wave * max(1, value(s.step))
+                    if at >= value(s.stop):
+                        continue
+                env[s.var.slot] = at
+                self._run(inner, wave, found)
             else:
-                if isinstance(s, B.For):
-                    env[s.var.slot] = value(s.start)
-                run(inner)
+                self._run(inner, wave, found)
 
-    items = relevant(bound.body)
-    ctas = min(ctas, SAMPLE)
-    for i in range(ctas):
-        env[:] = kept
-        env[names["cta"].slot] = i
-        env[names["cluster_rank"].slot] = i % bound.launch.cluster
-        env[names["cluster_id"].slot] = i // bound.launch.cluster
-        run(items)
-    env[:] = kept
-    return {op: len(found) / ctas for op, found in places.items()} if ctas else {}
+
+def _region(op: B.Op) -> B.Region | None:
+    return next((x for x in op.operands.values() if isinstance(x, B.Region)), None)
 
 
 def _alone(op: B.Op, region: B.Region) -> bool:
@@ -94,33 +228,3 @@ def absent(footprint: float, m: Machine) -> float:
     """The part of a footprint that L2 lost since the launch before read or wrote it."""
     low, high = m.l2_keeps
     return min(1.0, max(0.0, (footprint - low) / (high - low)))
-
-
-def misses(
-    bound: B.BoundKernel, env: Sequence[Any], trace: Trace, ctas: float, m: Machine, l2: L2
-) -> tuple[dict[int, float], float, float]:
-    """(by site the part of its bytes that pass device memory, bytes read from it, bytes written to it). ctas: how many do what the
-    traced cluster does, in CTAs."""
-    asked: Mapping[int, float] = defaultdict(float)
-    for a in trace.agents:
-        for code, _, part, mult in a.events:
-            if code.region is not None:
-                asked[id(code.region.tensor)] += code.l2 * part * mult * a.weight  # type: ignore[index]
-    sizes = tensor_bytes(bound, env)
-    gone = absent(sum(sizes.values()), m)
-    reads = writes = 0.0
-    need: dict[int, float] = {}
-    for t in bound.tensors:
-        first = gone if t.direction == "Out" or l2 == "warm" else 1.0
-        need[id(t)] = first * sizes[id(t)]
-        reads += need[id(t)] if t.direction != "Out" else 0.0
-        writes += gone * sizes[id(t)] if t.direction in ("Out", "InOut") else 0.0
-    out = {}
-    for s in B.walk(bound.body):
-        region = (
-            next((x for x in s.operands.values() if isinstance(x, B.Region)), None) if isinstance(s, B.Op) else None
-        )
-        if region is not None:
-            whole = asked[id(region.tensor)] * ctas / bound.launch.cluster
-            out[s.site] = min(1.0, need[id(region.tensor)] / whole) if whole else 0.0
-    return out, reads, writes

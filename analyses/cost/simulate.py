@@ -41,6 +41,15 @@ class Rates:
     copy_hbm: float
     shares: dict[int, float]
     misses: dict[int, float]
+    late: dict[int, float]
+
+    def load_latency(self, site: int) -> float:
+        """Clocks until a load of a site arrives, queues aside."""
+        return self.latency_l2 + self.late.get(site, 0.0) * (self.latency_hbm - self.latency_l2)
+
+    def copy_latency(self, site: int) -> float:
+        """Clocks until a bulk copy of a site has arrived, queues aside."""
+        return self.copy_l2 + self.late.get(site, 0.0) * (self.copy_hbm - self.copy_l2)
 
 
 @dataclass(frozen=True)
@@ -153,7 +162,7 @@ class _Simulation:
         self.log = Log() if log else None
         self.stalls: dict[str, float] = {}
         self.clocks = self.first = 0.0
-        self.last = -1
+        self.last = self.cause = -1
         self.to_start = 0
 
     def run(self, resident: int, rounds: int) -> Outcome:
@@ -246,6 +255,9 @@ class _Simulation:
                     a.piece, a.t = 1, t
                     hop = costs.cluster if code.far else costs.named
                     self._arrive(a.copy, gates[0], t + hop, len(self.log.agent) if self.log is not None else -1)
+                    if self.log is not None:
+                        self._record(i, a, code, begin, t, mult, cause)
+                        begin, cause = t, -1
                 if code.waits:
                     gate = gates[0]
                     if self.needs[a.copy][gate] > 0:
@@ -268,7 +280,9 @@ class _Simulation:
                         self._record(i, a, code, begin, t, mult, cause)
                     continue
                 a.piece = 0
+                self.cause = cause
                 t = self._effect(sm, a, code, gates, part, t)
+                cause = self.cause
             if self.log is not None:
                 self._record(i, a, code, begin, t, mult, cause)
             a.t = t
@@ -378,7 +392,7 @@ class _Simulation:
             return t
         if kind == Kind.LOAD:
             end = self._move(sm, code, part, t, a.weight) if part else t
-            end += (r.latency_hbm if r.misses.get(code.site, 0.0) > 0.5 else r.latency_l2) if part else 0.0
+            end += r.load_latency(code.site) if part else 0.0
             for f in code.results:
                 a.ready[f] = (end, event)
             return t if code.results else end
@@ -388,7 +402,7 @@ class _Simulation:
             return t
         if kind == Kind.COPY_IN:
             end = self._move(sm, code, part, t, a.weight)
-            end += r.copy_hbm if r.misses.get(code.site, 0.0) > 0.5 else r.copy_l2
+            end += r.copy_latency(code.site)
             for g in gates:
                 self._arrive(a.copy, g, end, event)
             return t
@@ -417,10 +431,13 @@ class _Simulation:
         if kind == Kind.WGMMA_WAIT:
             if len(a.open) > code.k:
                 end = a.open[-code.k - 1][0] + costs.wgmma
+                self.cause = a.open[-code.k - 1][1]
                 del a.open[: len(a.open) - code.k]
                 if end > t:
                     self._stalled("product", end - t)
                     t = end
+                else:
+                    self.cause = -1
             return t
         if kind == Kind.ARRIVE:
             for g in gates:
@@ -445,7 +462,7 @@ class _Simulation:
         kind, costs, r = code.kind, self.costs, self.rates
         if kind == Kind.CP_ASYNC:
             end = self._move(sm, code, part, t, a.weight)
-            a.cp_last = max(a.cp_last, end + (r.latency_hbm if r.misses.get(code.site, 0.0) > 0.5 else r.latency_l2))
+            a.cp_last = max(a.cp_last, end + r.load_latency(code.site))
         elif kind == Kind.CP_COMMIT:
             a.cp.append(a.cp_last)
         elif kind == Kind.CP_WAIT:

@@ -19,6 +19,8 @@ from cake_ir.dtypes import F32
 from cake_ir.layouts import placement
 
 Work = dict[str, float]
+Folded = frozenset[int]
+"""Fragments (by id) whose values every thread knows at compile time."""
 
 PIPES = ("issue", "fma", "alu", "sfu", "shuffle")
 """Resources that a unit's own instructions occupy one after the other."""
@@ -42,8 +44,8 @@ BARRIER_ISSUE = 6
 class Count:
     """Adds warp instructions to a `Work`."""
 
-    def __init__(self, machine: Machine, out: Work) -> None:
-        self.out = out
+    def __init__(self, machine: Machine, out: Work, folded: Folded = frozenset()) -> None:
+        self.out, self.folded = out, folded
         self._slots = {"alu": machine.alu_slots}
         self._lanes = {"fma": machine.fma, "alu": machine.alu, "sfu": machine.special, "shuffle": machine.shuffle}
 
@@ -60,8 +62,14 @@ def elementwise(x: Any, slots: float, warps: int, count: Count) -> None:
         if isinstance(x, B.VExpand):
             elementwise(x.x, placement(x.x.type).slots, warps, count)
         return
+    if known(x, count.folded):
+        return  # the compiler folds it
     times = slots * warps
     floating = x.type.dtype is F32
+    if x.op == "select" and known(x.args[0], count.folded):
+        for a in x.args[1:]:
+            elementwise(a, slots / 2, warps, count)  # each slot takes one of the two
+        return
     if x.op in _LOGIC and x.type.dtype.name != "bool":
         leaves = list(_leaves(x))
         count.add("alu", times * max(1, math.ceil((len(leaves) - 1) / 2)))  # LOP3 takes three inputs
@@ -82,6 +90,44 @@ def elementwise(x: Any, slots: float, warps: int, count: Count) -> None:
         count.add("alu", times)
     for a in x.args:
         elementwise(a, slots, warps, count)
+
+
+def known(x: Any, folded: Folded) -> bool:
+    """Whether every thread knows a value per slot at compile time: constants, and coordinates along an axis that threads do not divide."""
+    if isinstance(x, B.VSplat):
+        return isinstance(x.x, B.SConst)
+    if isinstance(x, B.VCoord):
+        layout = x.type.layout
+        return layout.name == "vec" and layout.l == 1 and x.axis == "col"
+    if isinstance(x, B.VExpand):
+        return known(x.x, folded)
+    if isinstance(x, B.VFrag):
+        return id(x.frag) in folded
+    return isinstance(x, B.VOp) and all(known(a, folded) for a in x.args)
+
+
+def folded(bound: B.BoundKernel) -> Folded:
+    """The fragments of a kernel that are only ever given such values."""
+    given: dict[int, list[Any]] = defaultdict(list)
+    for s in B.walk(bound.body):
+        if isinstance(s, B.Let):
+            given[id(s.frag)].append(s.value)
+        elif isinstance(s, B.Op):
+            for r in s.results:
+                given[id(r)].append(None)
+            for x in s.operands.values():
+                if isinstance(x, B.VFrag) and s.name in ("wgmma", "mma"):
+                    given[id(x.frag)].append(None)
+    found: set[int] = set()
+    while True:
+        more = {
+            f
+            for f, values in given.items()
+            if f not in found and all(v is not None and known(v, frozenset(found)) for v in values)
+        }
+        if not more:
+            return frozenset(found)
+        found |= more
 
 
 def _leaves(x: Any) -> Iterator[Any]:
@@ -120,10 +166,10 @@ def receivers(op: B.Op, cluster: int) -> int:
     return cluster if ranks == "cluster" else len(ranks) if ranks else 1
 
 
-def op_work(op: B.Op, m: Machine, cluster: int, warps: int) -> Work:
+def op_work(op: B.Op, m: Machine, cluster: int, warps: int, folded: Folded = frozenset()) -> Work:
     """The work of one execution of an op by one unit of `warps` warps."""
     w: Work = defaultdict(float)
-    count = Count(m, w)
+    count = Count(m, w, folded)
     name, o = op.name, op.operands
     if name in ("tma_load", "bulk_load"):
         w["smem"] += tile_bytes(o["view"]) * receivers(op, cluster) / m.smem
@@ -252,9 +298,9 @@ def lanes_sharing(op: B.Op, warps: int) -> float:
     return max(0.0, math.log2(max(1.0, 32.0 * placement(kind).slots / max(1.0, per_warp))))
 
 
-def let_work(let: B.Let, m: Machine, warps: int) -> Work:
+def let_work(let: B.Let, m: Machine, warps: int, folded: Folded = frozenset()) -> Work:
     """The work of an elementwise statement."""
     w: Work = defaultdict(float)
     if let.value is not None:
-        elementwise(let.value, placement(let.frag.type).slots, warps, Count(m, w))
+        elementwise(let.value, placement(let.frag.type).slots, warps, Count(m, w, folded))
     return w
