@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 CLASSES: Mapping[str, str] = {
     "tensor": "tensor", "clock": "tensor", "issue": "issue", "interference": "issue", "smem": "smem", "copies": "l2", "l2": "l2",
     "hbm": "hbm",
-    "load latency": "latency", "ring": "latency", "barriers": "barrier wait", "residency": "occupancy", "wave": "tail", "launch": "launch",
+    "load latency": "latency", "ring": "latency", "barriers": "barrier wait", "wave": "tail", "launch": "launch",
 }  # fmt: skip
-"""The bound class of a program whose dearest term is this."""
+"""The bound class of a program whose dearest term is this. `residency` is none: what CTAs of an SM share is."""
 BOUNDS: Mapping[str, str] = {"fma": "issue", "alu": "issue", "sfu": "issue", "shuffle": "issue", "port": "l2"}
 """Classes of resources that are not called like theirs."""
+FIRST: Mapping[str, float] = {"launch": 0.5, "wave": 0.25}
+"""Terms that are the class from this share of the time on, whatever the resources cost: while no SM or not every SM has a CTA, a faster
+resource is of little use. (The profile's classes begin with the same two, docs/measuring.md.)"""
 LEAST = 0.02
 """A part of the time below which a term limits nothing: several hide each other then, and the busiest resource is the class."""
 NOTHING = 0.001
@@ -108,7 +111,7 @@ def class_reason(costs: Mapping[str, float], e: Estimate, limit: str = "") -> st
             f"{_part(e.bounds_us[e.bound_by], e.time_us)} of the time"
         )
     then = f"the estimate falls from {e.time_us:.4g} to {e.time_us - costs[term]:.4g} us"
-    why = f"{name}: the dearest term is {term}; without it ({TERMS[term]}) {then}"
+    why = f"{name}: without the term {term} ({TERMS[term]}) {then}"
     if name == "occupancy" and term == "load latency":
         why += f"; {e.ctas_per_sm} CTAs fit an SM by their {limit} while {e.ctas} wait for their turn"
     used = e.waves * e.ctas_per_sm
@@ -118,8 +121,11 @@ def class_reason(costs: Mapping[str, float], e: Estimate, limit: str = "") -> st
 
 
 def _dearest(costs: Mapping[str, float], e: Estimate) -> str:
-    """The term that costs most, "" where none costs enough to count."""
-    term = max(costs, key=lambda t: costs[t], default="")
+    """The term that is the class: the dearest, but for `FIRST`; "" where none costs enough to count."""
+    for term, share in FIRST.items():
+        if costs.get(term, 0.0) >= share * e.time_us > 0:
+            return term
+    term = max((t for t in costs if t in CLASSES), key=lambda t: costs[t], default="")
     return term if term and costs[term] >= LEAST * e.time_us else ""
 
 

@@ -29,6 +29,8 @@ FEW = 2
 """Witness shapes of the original on which a neighbour is looked at."""
 MOST = 24
 """Neighbours of one program; some sixty milliseconds each."""
+HELPS = 0.005
+"""By how much of the time one more stage must help for many to be tried."""
 CAPACITY = "hardware/smem-capacity"
 WHERE = "language/where-unsatisfied"
 
@@ -123,9 +125,8 @@ def sensitivity(subject: Subject, now: Estimate) -> tuple[Neighbour, ...]:
         earlier = found.get(change.group)
         if (earlier is None and len(found) < MOST) or (earlier is not None and earlier.rule.startswith("language/")):
             found[change.group] = tried = _try(subject, change, now)
-            if tried.rule == CAPACITY or (tried.time_us is not None and change.kind == "tile"):
-                for other in _refitted(subject, change, sorted(rings - change.bindings.keys()), more=not tried.rule):
-                    found[f"{change.group}, {other.group}"] = _try(subject, other, now)
+            for other in _further(subject, change, tried, rings):
+                found[f"{change.group}, {other.group}"] = _try(subject, other, now)
     return tuple(sorted(found.values(), key=lambda n: (n.time_us is None, n.time_us)))
 
 
@@ -195,16 +196,29 @@ def _moved(bound: BoundKernel, w: Witness) -> Witness | None:
     return replace(w, ctas=ctas, cta_count=count)
 
 
-def _refitted(subject: Subject, change: Change, rings: list[str], more: bool) -> Iterator[Change]:
-    """The change with as many stages of a ring as shared memory holds then: fewer where it did not fit, more where it left room."""
-    limit = subject.bound.target.value("smem_per_block")
-    for name in rings:
-        now = subject.bound.tunables[name]
-        domain = next(x.domain for x in subject.kernel.tunables if x.name == name)
-        for stages in sorted((v for v in numbers(domain) if (v > now if more else v < now)), reverse=True):
-            values = {**change.bindings, name: stages}
-            other = Change(f"{change.what}, {name} {now} -> {stages}", change.kind, values, change.edits, name)
-            bound = subject.bind(other)
-            if isinstance(bound, BoundKernel) and memory_map(bound).total <= limit:
-                yield other
-                break
+def _further(subject: Subject, change: Change, tried: Neighbour, rings: set[str]) -> Iterator[Change]:
+    """Changes that follow from one: where it does not fit into shared memory, the same with fewer stages of a ring; where a tile leaves room,
+    with more; where one more stage helps, as many as fit."""
+    others = sorted(rings - change.bindings.keys())
+    if tried.rule == CAPACITY:
+        yield from (c for name in others if (c := _refitted(subject, change, name, more=False)) is not None)
+    elif change.kind == "tile" and tried.time_us is not None:
+        yield from (c for name in others if (c := _refitted(subject, change, name, more=True)) is not None)
+    elif change.kind == "stages" and (tried.saves_us or 0.0) > HELPS * (tried.time_us or 0.0):
+        for name in change.bindings:
+            most = _refitted(subject, replace(change, what="as many stages as fit"), name, more=True)
+            if most is not None and most.bindings != change.bindings:
+                yield most
+
+
+def _refitted(subject: Subject, change: Change, name: str, more: bool) -> Change | None:
+    """The change with as many stages of a ring as shared memory holds then; more: than now, else fewer."""
+    limit, now = subject.bound.target.value("smem_per_block"), subject.bound.tunables[name]
+    domain = next(x.domain for x in subject.kernel.tunables if x.name == name)
+    for stages in sorted((v for v in numbers(domain) if (v > now if more else v < now)), reverse=True):
+        values = {**change.bindings, name: stages}
+        other = Change(f"{change.what}, {name} {now} -> {stages}", change.kind, values, change.edits, name)
+        bound = subject.bind(other)
+        if isinstance(bound, BoundKernel) and memory_map(bound).total <= limit:
+            return other
+    return None
