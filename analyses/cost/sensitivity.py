@@ -197,8 +197,8 @@ def _moved(bound: BoundKernel, w: Witness) -> Witness | None:
 
 
 def _further(subject: Subject, change: Change, tried: Neighbour, rings: set[str]) -> Iterator[Change]:
-    """Changes that follow from one: where it does not fit into shared memory, the same with fewer stages of a ring; where a tile leaves room,
-    with more; where one more stage helps, as many as fit."""
+    """Changes that follow from one: where it does not fit into shared memory, the same with fewer stages of a ring; where a tile
+    leaves room, with more; where one more stage helps, as many as fit."""
     others = sorted(rings - change.bindings.keys())
     if tried.rule == CAPACITY:
         yield from (c for name in others if (c := _refitted(subject, change, name, more=False)) is not None)
