@@ -111,8 +111,8 @@ def view_addresses(e: Emitted, view: View, env: list[Any]) -> np.ndarray | None:
     use = value(view.use, env) if view.use is not None else 0
     if use < 0 or not (0 <= row0 <= b.rows - view.rows) or not (0 <= col0 <= b.cols - view.cols):
         return None
-    if row0 % 8 and view.rows > 1:
-        return None  # operands of descriptors and copies start at a group of 8 rows
+    if b.swizzle and row0 % 8 and view.rows > 1:
+        return None  # in swizzled tiles operands of descriptors and copies start at a group of 8 rows
     base = SMEM_BASE + e.derived.smem[b] + use % b.stages * e.derived.stage_stride[b]
     return np.array([[base + b.offset(row0 + r, col0 + c) for c in range(view.cols)] for r in range(view.rows)])
 
