@@ -41,6 +41,11 @@ def _fed() -> Iterator[Probe]:
     """The main loop of a GEMM on its own: a ring of copies from L2, products of two warpgroups."""
     for n, stages in ((64, 4), (128, 4), (256, 4), (256, 3), (256, 2), (128, 2)):
         yield _loop(f"tensor.fed.n{n}" + ("" if stages == 4 else f".stages{stages}"), n, stages, L2_ROWS, 0)
+    for stages in (2, 3, 4):
+        yield Probe(
+            f"tensor.fed.mma_sync.stages{stages}", "rings", "fed_mma_sync", 2.0 * 128 * 128, "flop/clk/SM", "per_clk",
+            bindings={"STAGES": stages}, dims={"G": SMS}, trips=(64 * 200, 64 * 1000), trip="K", sass={"HMMA": 64, "LDGSTS": 8},
+        )  # fmt: skip
 
 
 L2_ROWS = 1 << 16

@@ -12,6 +12,7 @@ def control() -> Iterator[Probe]:
     yield from _barriers()
     yield from _launch()
     yield from _turns()
+    yield from _after()
 
 
 def _barriers() -> Iterator[Probe]:
@@ -24,8 +25,9 @@ def _barriers() -> Iterator[Probe]:
         ctas: Size = 1,
         bindings: dict[str, int | str] | None = None,
     ) -> Probe:
+        file = "exchange" if kernel == "send_pair" else "barriers"
         return Probe(
-            f"barrier.{name}", "barriers", kernel, hops, "clk", "clk", clk, bindings or {}, {"G": ctas}, sass={sass: 1}
+            f"barrier.{name}", file, kernel, hops, "clk", "clk", clk, bindings or {}, {"G": ctas}, sass={sass: 1}
         )
 
     yield one("mbarrier.passed", "passed", 1, 40, "SYNCS")
@@ -40,6 +42,16 @@ def _barriers() -> Iterator[Probe]:
     for ranks in (2, 4, 8):
         yield one(f"cluster.ctas{ranks}", "cluster_sync", 1, 250, "UCGABAR_ARV", ranks, {"CL": ranks})
     yield one("cluster.ctas2.all", "cluster_sync", 1, 250, "UCGABAR_ARV", SMS, {"CL": 2})
+    yield one("mbarrier.waited", "waited", 8, 160, "SYNCS")
+    yield one("mbarrier.arrived", "arrived", 16, 160, "SYNCS")
+    yield one("named.turn.two", "turns_two", 2, 80, "BAR")
+    for groups in (1, 2, 3):
+        for late in (0, 1):
+            yield Probe(
+                f"barrier.named.late.groups{groups}" + ("" if late else ".chain"), "barriers", "late_sync", 1, "clk", "clk", 340,
+                {"WG": groups, "LATE": late}, {"G": 1}, {"p": 0.5, "q": 0.25}, sass={"FFMA": 64},
+            )  # fmt: skip
+    yield one("store_async.hop", "send_pair", 1, 500, "SYNCS", 2)
     yield one("fence_async", "async_fence", 1, 40, "FENCE")
 
 
@@ -107,3 +119,16 @@ def _turns() -> Iterator[Probe]:
             f"launch.turn.pair.warps4.chain{longer}", "crowd", "turn_cluster", 1, "clk", "clk", bindings={"CL": 2}, dims={"G": SMS},
             scalars=chain, trips=(8, 40), trip="W", sass={"FFMA": 16},
         )  # fmt: skip
+
+
+def _after() -> Iterator[Probe]:
+    """Microseconds of a launch with a chain of one and of two lengths, behind one another: twice the first less the second is what lies
+    between the end of one and the first step of the next."""
+    for ctas, where in ((1, "one_cta"), (SMS, "all_sms")):
+        for early, how in ((0, "plain"), (1, "dependent")):
+            for longer in (1, 2):
+                yield Probe(
+                    f"launch.after.{how}.{where}.chain{longer}", "launch", "after", 1, "us", "us", bindings={"EARLY": early},
+                    dims={"G": ctas}, scalars={"p": 0.5, "q": 0.25, "steps": STEPS * longer}, trips=(50, 250), trip="", mode="launches",
+                    sass={"FFMA": 16},
+                )  # fmt: skip

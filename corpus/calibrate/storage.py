@@ -15,6 +15,12 @@ def storage() -> Iterator[Probe]:
     yield from _flight()
     yield from _hold()
     yield from _latencies()
+    yield from _occupied()
+    yield from _shared_boxes()
+    yield from _copy_rings()
+    yield from _epilogues()
+    yield from _atomics()
+    yield from _other_cta()
 
 
 def _shared() -> Iterator[Probe]:
@@ -247,3 +253,112 @@ def _latencies() -> Iterator[Probe]:
         sass={"LDSM": 2},
         most={"LDSM": 2},
     )
+
+
+def _occupied() -> Iterator[Probe]:
+    """CTAs of eight warps that an SM holds (of the whole device: the driver's answer) by the registers they need, and their rate."""
+    for held in (128, 1024, 2048, 4096):
+        tunables: dict[str, int | str] = {"HELD": held, "WARPS": 8}
+        yield Probe(
+            f"occupancy.resident.held{held}", "flight", "occupied", 1, "CTAs", "count", bindings=tunables,
+            dims={"G": SMS, "R": FLIGHT_ROWS[1]}, trips=(2, 8), mode="residency",
+        )  # fmt: skip
+        yield Probe(
+            f"occupancy.read.held{held}", "flight", "occupied", 8 * 512.0, "B/s", "per_s", 1000, tunables,
+            {"G": (SMS, 8), "R": FLIGHT_ROWS[1]}, sass={"LDG": held // 128 + 1},
+        )  # fmt: skip
+
+
+def _shared_boxes() -> Iterator[Probe]:
+    """Boxes from L2 that so many CTAs read at about the same time, as the tiles of a GEMM are."""
+    for share in (1, 2, 4, 8, 16, 33, 66):
+        for rows, stages in ((128, 8), (256, 4)) if share < 33 else ((128, 8),):
+            box = rows * 128.0
+            yield Probe(
+                f"tma.l2.shared{share}.rows{rows}", "rings", "tma_shared", box, "B/clk/SM", "per_clk", box / 50,
+                {"ROWS": rows, "STAGES": stages, "SHARE": share}, {"G": SMS, "R": L2_ROWS}, sass={"UTMALDG": 1},
+            )  # fmt: skip
+    for rows in (8, 64):
+        for boxes in (1, 2, 4):
+            yield Probe(
+                f"tma.issue.rows{rows}.boxes{boxes}", "rings", "tma_several", 1, "clk/turn", "clk", max(250, boxes * rows * 2.0),
+                {"ROWS": rows, "BOXES": boxes}, {"G": 1, "R": 1024}, sass={"UTMALDG": boxes},
+            )  # fmt: skip
+
+
+def _copy_rings() -> Iterator[Probe]:
+    for warps in (4, 8, 16):
+        for stages in (1, 2, 4) if warps != 8 else (1, 2, 3, 4, 6):
+            for where, rows in (("l2", L2_ROWS), ("hbm", HBM_ROWS // 8)):
+                yield Probe(
+                    f"cp_async.{where}.warps{warps}.stages{stages}", "rings", "copy_ring", 2048.0 * warps, "B/s", "per_s",
+                    max(700 / stages, 2048.0 * warps / 30), {"WARPS": warps, "STAGES": stages}, {"G": SMS, "R": rows}, sass={"LDGSTS": 4},
+                    most={"LDGSTS": 4},
+                )  # fmt: skip
+    yield Probe(
+        "cp_async.latency.l2", "rings", "copy_ring", 1, "clk", "clk", 500, {"WARPS": 4, "STAGES": 1}, {"G": 1, "R": L2_ROWS},
+        sass={"LDGSTS": 4}, most={"LDGSTS": 4},
+    )  # fmt: skip
+
+
+def _epilogues() -> Iterator[Probe]:
+    """Tiles of accumulators of 64 rows a warpgroup to memory: clocks of a turn of all SMs, and of one CTA alone."""
+    for ctas, where in ((SMS, "all"), (1, "one_cta")):
+        for n, groups, buffers in ((128, 2, 1), (128, 2, 2), (256, 2, 1), (128, 1, 1), (64, 2, 1)):
+            yield Probe(
+                f"epilogue.tma.n{n}.groups{groups}.buffers{buffers}.{where}", "rings", "epilogue_tma", 1, "clk/tile", "clk",
+                bindings={"BN": n, "WG": groups, "BUFFERS": buffers}, dims={"G": ctas}, trips=(100, 500), trip="T",
+                sass={"STSM": n // 16, "UTMASTG": 1},
+            )  # fmt: skip
+        for dtype, n, groups in (
+            ("bf16", 128, 2),
+            ("bf16", 256, 2),
+            ("bf16", 64, 2),
+            ("bf16", 128, 1),
+            ("f32", 128, 2),
+        ):
+            yield Probe(
+                f"epilogue.plain.{dtype}.n{n}.groups{groups}.{where}", "rings", "epilogue_plain", 1, "clk/tile", "clk",
+                bindings={"DT": dtype, "BN": n, "WG": groups}, dims={"G": ctas}, trips=(100, 500), trip="T", sass={"STG": n // 4},
+            )  # fmt: skip
+    for rows in (64, 128):
+        yield Probe(
+            f"tma.store.one_cta.rows{rows}", "tma", "tma_write", rows * 128.0, "B/clk/SM", "per_clk",
+            bindings={"ROWS": rows, "STAGES": 4}, dims={"G": 1}, trips=(256, 2048), trip="T", sass={"UTMASTG": 1},
+        )  # fmt: skip
+
+
+def _atomics() -> Iterator[Probe]:
+    for v in (1, 2, 4):
+        yield Probe(
+            f"atomic.rows.v{v}", "atomics", "add_rows", 8 * 4096.0, "B/s", "per_s", 6000, {"V": v, "WARPS": 8, "SAME": 0}, {"R": 4099},
+            sass={"REDG": 32 // v},
+        )  # fmt: skip
+    for v in (1, 4):
+        yield Probe(
+            f"atomic.same_rows.v{v}", "atomics", "add_rows", 8 * 4096.0, "B/s", "per_s", 40000, {"V": v, "WARPS": 8, "SAME": 1},
+            {"R": 1056}, sass={"REDG": 32 // v},
+        )  # fmt: skip
+    for share in (1, 8, 32, 1056):
+        yield Probe(
+            f"atomic.line.share{share}", "atomics", "add_word", 8.0, "lines/s", "per_s", 100.0 * share, {"WARPS": 8, "SHARE": share},
+            {"R": 1056}, sass={"REDG": 1},
+        )  # fmt: skip
+    yield Probe("latency.atomic", "atomics", "fetch_chain", 1, "clk", "clk", 700, {}, {}, sass={"ATOMG": 1})
+
+
+def _other_cta() -> Iterator[Probe]:
+    """Shared memory of the other CTA of a pair."""
+    for ctas, where in ((SMS, "all"), (2, "one_pair")):
+        yield Probe(
+            f"dsmem.store.{where}", "exchange", "write_pair", 8 * 4096.0, "B/clk/SM", "per_clk", 1500, {"V": 4, "WARPS": 8}, {"G": ctas},
+            sass={"ST": 8},
+        )  # fmt: skip
+        yield Probe(
+            f"dsmem.load.{where}", "exchange", "read_pair", 8 * 4096.0, "B/clk/SM", "per_clk", 1500, {"V": 4, "WARPS": 8, "ROW": 1024},
+            {"G": ctas}, sass={"LD": 8},
+        )  # fmt: skip
+    yield Probe(
+        "latency.dsmem.load", "exchange", "read_pair", 1, "clk", "clk", 250, {"V": 4, "WARPS": 1, "ROW": 128}, {"G": 2}, sass={"LD": 1},
+        most={"LD": 1},
+    )  # fmt: skip

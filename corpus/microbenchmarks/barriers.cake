@@ -160,3 +160,74 @@ def async_fence(y: Out[i32, G, WARPS], trips: i32, *, WARPS: (4, 8) = 4):
             store(t_s[w], v)
             fence_async()
         store(y[cta, w], trips)
+
+
+@kernel(target="sm_90a")
+def waited(y: Out[i32, G], trips: i32):
+    """A thread waits again and again for a phase that is complete."""
+    launch(ctas=G)
+
+    single = role(thread)
+
+    bar = mbarrier(arrivals=1)
+
+    with single:
+        arrive(bar[0])
+        for t in range(trips):
+            for i in unroll(8):
+                wait(bar[0])
+        store(y[cta], trips)
+
+
+@kernel(target="sm_90a")
+def arrived(y: Out[i32, G], trips: i32):
+    """A thread arrives at a barrier of one arrival, sixteen times a trip."""
+    launch(ctas=G)
+
+    single = role(thread)
+
+    bar = mbarrier(arrivals=1)
+
+    with single:
+        for t in range(trips):
+            for i in unroll(16):
+                arrive(bar[16 * t + i])
+        store(y[cta], trips)
+
+
+@kernel(target="sm_90a")
+def turns_two(y: Out[i32, G, 2], trips: i32):
+    """Two warpgroups pass a turn on by named barriers; two hops a trip."""
+    launch(ctas=G)
+
+    math = role(warpgroup, count=2)
+
+    turn = named_barrier(2)
+
+    with math as wg:
+        if wg == 1:
+            arrive(turn[0])
+        for t in range(trips):
+            sync(turn[wg])
+            arrive(turn[(wg + 1) % 2])
+        if wg == 0:
+            sync(turn[0])
+        store(y[cta, wg], trips)
+
+
+@kernel(target="sm_90a")
+def late_sync(y: Out[f32, G, 64 * WG], p: f32, q: f32, trips: i32, *, WG: (1, 2, 3) = 2, LATE: (0, 1) = 1):
+    """sync(role) of WG warpgroups, the last of which comes 64 dependent multiply-adds later: what the others' wait adds to it."""
+    launch(ctas=G)
+
+    math = role(warpgroup, count=WG)
+
+    with math as wg:
+        v = fragment(f32, wgmma_d.rows[64], 1)
+        for t in range(trips):
+            if wg == WG - 1:
+                for i in unroll(64):
+                    v = v * p + q
+            if LATE == 1:
+                sync(math)
+        store(y[cta, 64 * wg:], v)

@@ -78,3 +78,24 @@ def hold(x: In[f32, R, 1024], y: Out[f32, G, WARPS], trips: i32, *, WARPS: (8, 1
                 else:
                     at = first
         store(y[cta, w], row_max(top))
+
+
+@kernel(target="sm_90a")
+def occupied(x: In[f32, R, 128], z: In[f32, HELD], y: Out[f32, G, WARPS, HELD], trips: i32, *,
+             HELD: (128, 1024, 2048, 4096) = 128, WARPS: (4, 8) = 8):
+    """A warp loads 512 bytes a trip from L2 and waits, while it holds HELD values more in its registers: occupancy by registers."""
+    where(R >= G * WARPS)
+    launch(ctas=G)
+
+    rows = role(warp, count=WARPS)
+
+    with rows as w:
+        held = load(z[:], vec(4).cols[HELD])
+        at = cta * WARPS + w
+        top = fragment(f32, vec(4).cols[128], 0)
+        for t in range(trips):
+            top = max(top, load(x[at, :], vec(4).cols[128]))
+            at += cta_count * WARPS
+            if at >= R:
+                at = at - R
+        store(y[cta, w, :], held + row_max(top))

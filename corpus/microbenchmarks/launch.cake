@@ -61,3 +61,21 @@ def room(y: Out[i32, G], *, CL: (2, 4, 8, 16) = 2):
         sync(warp)
         store(y[cta], load(pad_s[0]))
     sync(cluster)
+
+
+@kernel(target="sm_90a")
+def after(x: In[f32, 32], y: Out[f32, G], p: f32, q: f32, steps: i32, *, EARLY: (0, 1) = 1):
+    """Every launch takes a chain of 16 x steps dependent multiply-adds; EARLY 1: the one behind it may start at once and waits for its end."""
+    launch(ctas=G)
+
+    single = role(warp)
+
+    if EARLY == 1:
+        griddep_launch()
+        griddep_wait()
+    with single as w:
+        v = load(x[:], vec(1).cols[32])
+        for t in range(steps):
+            for i in unroll(16):
+                v = v * p + q
+        store(y[cta], row_max(v))
