@@ -26,6 +26,7 @@ from server.cli_common import (
     shared_options,
     write_artifacts,
 )
+from server.cli_estimate import COMMANDS as ESTIMATE
 from server.cli_evidence import COMMANDS as EVIDENCE
 from server.cli_knowledge import COMMANDS as KNOWLEDGE
 from server.cli_report import report
@@ -124,31 +125,6 @@ def verify(
     from server.terminal import show_properties
 
     finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_properties)
-
-
-@cli.command()
-@program_options
-@click.option(
-    "--shape", "shape", multiple=True, required=True, metavar="M=..,N=..", help="Every dimension of the kernel."
-)
-@click.option("--device", metavar="NAME", help='CUDA name, e.g. "NVIDIA H200" (default: the product of the target).')
-@click.pass_context
-def estimate(
-    ctx: click.Context,
-    file: Path,
-    settings: tuple[str, ...],
-    target: str | None,
-    kernel: str | None,
-    as_json: bool,
-    shape: tuple[str, ...],
-    device: str | None,
-) -> None:
-    """Predict time and bounds at one shape."""
-    ref = ref_of(file, settings, target, kernel)
-    result = ctx.obj.engine(keep=False).estimate(ref, parse_shape(shape), "detailed", device)
-    from server.terminal import show_data
-
-    finish(ctx, result, as_json, text=ref.text, name=str(file), show=show_data)
 
 
 @cli.command()
@@ -426,7 +402,7 @@ def demo(ctx: click.Context, over_http: bool) -> None:
     ctx.exit(run_demo(no_gpu=ctx.obj.no_gpu, over_http=over_http))
 
 
-for _command in (*KNOWLEDGE, *EVIDENCE, *TUNE, *CALIBRATE, report):
+for _command in (*ESTIMATE, *KNOWLEDGE, *EVIDENCE, *TUNE, *CALIBRATE, report):
     cli.add_command(_command)
 for _command in cli.commands.values():
     _command.params += shared_options()

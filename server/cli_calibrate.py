@@ -29,6 +29,9 @@ NO_GPU_NEXT = (
     "--record", type=FOLDER, nargs=2, metavar="DIR OUT", help="Only record: the answers in OUT to the jobs of DIR."
 )  # fmt: skip
 @click.option("--show", is_flag=True, help="Show the rates that are recorded, and the devices without any.")
+@click.option(
+    "--records", is_flag=True, help="List times outside their prediction that were reported in this workspace."
+)
 @click.option("--target", default="sm_90a", show_default=True, help="Target of the microbenchmarks.")
 @click.option("--sms", type=click.IntRange(1, 1024), help="SMs of the device (default: of the target's full product).")
 @click.option("--only", default="", metavar="PREFIX", help="Rates that begin with this, e.g. tensor or tma.l2.")
@@ -38,7 +41,7 @@ NO_GPU_NEXT = (
 @json_option
 @click.pass_context
 def calibrate(
-    ctx: click.Context, into: Path | None, record: tuple[Path, Path] | None, show: bool, target: str, sms: int | None,
+    ctx: click.Context, into: Path | None, record: tuple[Path, Path] | None, show: bool, records: bool, target: str, sms: int | None,
     only: str, where: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure what this GPU does (products, copies, barriers, instructions, launches) for `cake estimate`."""
@@ -47,8 +50,10 @@ def calibrate(
     from server.terminal import show_listing
 
     directory = where or DIRECTORY
-    if sum((into is not None, record is not None, show)) > 1:
-        raise BadArgument("--prepare, --record and --show are three steps", "give one of them")
+    if sum((into is not None, record is not None, show, records)) > 1:
+        raise BadArgument("--prepare, --record, --show and --records are steps of their own", "give one of them")
+    if records:
+        finish(ctx, ctx.obj.engine(keep=False).calibration_records(), as_json, show=show_listing)
     if show:
         finish(ctx, shown(directory, only), as_json, show=show_listing)
     if record is not None:

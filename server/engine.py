@@ -382,10 +382,26 @@ class Engine:
         observed: str = "",
         expected: str = "",
         rule: str = "",
+        measurement_id: str = "",
+        shape: Mapping[str, int] | None = None,
         detail: Detail = "concise",
     ) -> Result:
-        """Record a failure, name its owner, and count it up when its signature is known."""
+        """Record a failure, name its owner, and count it up when its signature is known.
+
+        measurement_id, shape (of the contract): for mispredicted_time, which time; default: the latest of the variant.
+        """
         self.store.require()
+        if symptom == "mispredicted_time":
+            from server.misprediction import report
+
+            notes = {"observed": observed, "expected": expected}
+            known = report(self, ref, measurement_id, dict(shape or {}), notes, detail)
+            if known is not None:
+                return known
+        elif measurement_id or shape:
+            raise BadArgument(
+                "measurement_id and shape name a mispredicted time", "they belong to symptom mispredicted_time"
+            )
         program: Program | None = None
         verdict: str | None = None
         rules: list[str] = []
@@ -445,6 +461,12 @@ class Engine:
             },
         )
         return failure_id
+
+    def calibration_records(self) -> Result:
+        """Predictions that were wrong beyond their interval, as reported."""
+        from server.misprediction import records
+
+        return records(self)
 
     # ---- artifacts -------------------------------------------------------------------------------------------------
 

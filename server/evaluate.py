@@ -18,13 +18,14 @@ from server import __version__
 from server.errors import BadArgument, Missing
 from server.fallback import or_unstored
 from server.gpu_work import COMPILE_TIMEOUT_S, NO_GPU, NO_GPU_NEXT, GpuWork, as_error, bench_row, device_name, job_of
+from server.predictions import mispredicted_next, model_row, outside, predicted
 from server.programs import Program, Ref, Unit
 from server.results import Artifact, Detail, Result, add_diagnostics, clean, fit, plain
 from server.second_opinion import ask, tools_of
 from server.shapes import Shapes, interpretable, refuse_large, shape_list, unchecked
 from server.steps import case_words, counts, joined, resource_words, verdictless
 from server.store import digest
-from server.wording import label
+from server.wording import counted, label
 from server.worker import Control
 
 if TYPE_CHECKING:
@@ -324,31 +325,31 @@ class Evaluator(GpuWork):
         known = None if fresh else self.stored(unit, spec, "bench", {"shapes": wanted})
         if known is None or {"invalid", "error"} & {s["verdict"] for s in known["shapes"]}:  # another run may be better
             known = self.run_gpu(program, unit, spec, "bench", wanted, control, modes=["warm", "cold"])
-            self.keep(
-                unit,
-                spec,
-                "bench",
-                {"shapes": wanted},
-                device_name(known),
-                "passed" if known["passed"] else "failed",
-                known,
-            )
+            device, verdict = device_name(known), "passed" if known["passed"] else "failed"
+            model = predicted(unit.bound, spec, device, known["shapes"])
+            kept = self.keep(unit, spec, "bench", {"shapes": wanted}, device, verdict, known, model)
+            known = {**known, "measurement_id": kept, "model": model}
         result = Result(
             summary=f"{unit.kernel} on {device_name(known)}: {clean(str(known['summary']), 300)}",
             status="passed" if known["passed"] else "failed",
-            ids={**program.ids, "variant_id": unit.variant_id},
+            ids={**program.ids, "variant_id": unit.variant_id, "measurement_id": known["measurement_id"]},
         )
+        model = known["model"] or [{}] * len(known["shapes"])
         result.data = {
             "contract": spec.name,
             "device": plain(known["device"]),
             "rule": known["rule"],
             "reused": bool(known.get("reused")),
-            "shapes": [bench_row(s) for s in known["shapes"]],
+            "shapes": [{**bench_row(s), **model_row(m)} for s, m in zip(known["shapes"], model, strict=True)],
         }
         located = [Diagnostic.model_validate(d) for d in known.get("diagnostics", [])]
         add_diagnostics(result, located, program.text, detail)
         result.artifacts = [self._engine.store.put_artifact(unit.variant_id, "bench", json.dumps(known, indent=1))]
         result.next = _after_bench(program, spec, {str(s["verdict"]) for s in known["shapes"]})
+        off = sum(map(outside, model))
+        if off:
+            result.summary += f"; {counted(off, 'time')} outside what the model predicted"
+            result.next = f"{mispredicted_next(known['measurement_id'])}; {result.next}"
         return result
 
     # ---- the whole way ---------------------------------------------------------------------------------------------
@@ -448,7 +449,8 @@ class Evaluator(GpuWork):
         key = self._key(spec, kind, what)
         for row in reversed(self._engine.store.measurements(unit.variant_id, spec.name, kind)):
             if row["record"].get("key") == key:
-                return {**row["record"]["raw"], "reused": True}
+                known = {"measurement_id": row["measurement_id"], "model": row["record"].get("model", [])}
+                return {**row["record"]["raw"], **known, "reused": True}
         return None
 
     def keep(
@@ -460,9 +462,12 @@ class Evaluator(GpuWork):
         device: str,
         verdict: str,
         raw: Mapping[str, Any],
+        model: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """Store evidence about a variant; answers its id. Durable when this returns."""
+        """Store evidence about a variant; answers its id. Durable when this returns. model: `server.predictions.predicted`."""
         record = {"key": self._key(spec, kind, what), "contract_digest": spec.digest, "raw": plain(raw)}
+        if model:
+            record["model"] = plain(model)
         record["undecided"] = self._engine.undecided(unit)
         return self._engine.store.put_measurement(
             unit.variant_id, spec.name, dict(plain(what)), device, kind, verdict, record

@@ -42,7 +42,9 @@ def rule_on(symptom: Symptom, verdict: str | None, error_rules: Sequence[str], c
         )
     if symptom == "mispredicted_time":
         return Ruling(
-            "cost_model", "the estimate and the measurement disagree", "keep measuring; the record feeds calibration"
+            "cost_model",
+            "the estimate and the measurement are said to disagree, and no measurement of it is stored",
+            "time it with compile_and_bench and report that measurement_id: a calibration record rests on a stored time",
         )
     if symptom == "false_rejection":
         rules = ", ".join(sorted(set(error_rules))) or "no rule"

@@ -257,20 +257,20 @@ class CakeServer:
         device: Annotated[str, Field(description="CUDA name; default: the target's product")] = "",
         detail: DetailArg = "concise",
     ) -> CallToolResult:
-        named = bool(ir_id or text)
         ref = _ref(ir_id, text, bindings, target, kernel)
         if not (sets or vary or candidates):
             return await self._quick(lambda: self.engine.estimate(ref, shape, detail, device or None, l2))
-        extra = named or bindings or target or kernel
-        request = Request(
-            base=ref if extra or not candidates else None,
-            candidates=[_ref(c.ir_id, c.text, c.bindings, c.target, c.kernel) for c in candidates],
-            sets=sets,
-            vary=vary,
-        )
-        return await self._steady(
-            ctx, lambda control: self.engine.rank(request, shape, detail, device or None, l2, control)
-        )
+
+        def work(control: Control) -> Result:
+            bases = [
+                _ref(c.ir_id, c.text, {**bindings, **c.bindings}, c.target or target, c.kernel or kernel)
+                for c in candidates
+            ]
+            if bases and (ir_id or text):
+                raise BadArgument("ir_id and text name one program, candidates several", "give one or the other")
+            return self.engine.rank(Request(bases or [ref], sets, vary), shape, detail, device or None, l2, control)
+
+        return await self._steady(ctx, work)
 
     async def compile_and_bench(
         self,
@@ -374,12 +374,21 @@ class CakeServer:
         observed: Annotated[str, Field(max_length=4000, description="what was seen")] = "",
         expected: Annotated[str, Field(max_length=4000, description="what was wanted")] = "",
         rule: Annotated[str, Field(max_length=80, description="rule concerned, for false_rejection")] = "",
+        measurement_id: Annotated[str, Field(description="the time, for mispredicted_time; default: latest")] = "",
+        shape: Annotated[dict[str, Dim], Field(description="only this shape of the contract")] = {},  # noqa: B006
         detail: DetailArg = "concise",
     ) -> CallToolResult:
         ref = _ref(ir_id, "", bindings, target, kernel) if ir_id else None
         return await self._quick(
             lambda: self.engine.report_failure(
-                symptom=symptom, ref=ref, observed=observed, expected=expected, rule=rule, detail=detail
+                symptom=symptom,
+                ref=ref,
+                observed=observed,
+                expected=expected,
+                rule=rule,
+                measurement_id=measurement_id,
+                shape=shape,
+                detail=detail,
             )
         )
 
@@ -436,7 +445,7 @@ class CakeServer:
                 self.report_failure,
                 work,
                 "Record a failure: names its owner (candidate, verifier, cost_model or vocabulary) with the reason; "
-                "the same failure counts up.",
+                "the same failure counts up. A stored time outside its prediction opens a calibration record.",
             ),
             (
                 self.read_artifact,

@@ -11,12 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from cake_ir.diagnostics import CakeError
 from server.results import clean
 
 if TYPE_CHECKING:
     from analyses.cost.history import History, Prior
     from server.store import Store
+
+_log = structlog.get_logger("cake.predictions")
 
 NOISE = 0.01
 """Measured times closer than this (as a fraction) are not asked to be in order."""
@@ -48,6 +52,9 @@ def _said(bound: Any, spec: Any, shape: Mapping[str, int], device: str, l2: Any)
         (e,) = Executable(bound).estimates(spec, dict(shape), device, l2=l2, explain=False)
     except CakeError as exc:
         return {"unavailable": clean(exc.diagnostic.message, 300)}
+    except Exception:  # what was measured is kept whatever becomes of its prediction
+        _log.exception("the model failed", kernel=bound.name, shape=dict(shape))
+        return {"unavailable": "the model failed on this kernel; the server's log says how"}
     return {
         "time_us": e.time_us, "low_us": e.low_us, "high_us": e.high_us, "bound_class": e.bound_class, "source": e.source,
     }  # fmt: skip
@@ -57,6 +64,21 @@ def outside(row: Mapping[str, Any]) -> bool:
     """Whether a valid time lies outside the interval of its prediction; where no interval is claimed it does not."""
     us, low, high = row.get("measured_us"), row.get("low_us"), row.get("high_us")
     return us is not None and low is not None and high is not None and not low <= us <= high
+
+
+def model_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a timing's answer shows of the prediction, beside the time."""
+    if "time_us" not in row:
+        return {}
+    shown: dict[str, Any] = {"predicted_us": float(f"{row['time_us']:.4g}")}
+    if row.get("high_us") is not None:
+        shown["predicted_interval"] = [float(f"{row[k]:.4g}") for k in ("low_us", "high_us")]
+    return {**shown, "outside": True} if outside(row) else shown
+
+
+def mispredicted_next(measurement_id: str) -> str:
+    """The call that keeps a misprediction."""
+    return f"report_failure(symptom='mispredicted_time', measurement_id={measurement_id!r}) opens a calibration record"
 
 
 # ---- prior error ---------------------------------------------------------------------------------------------------

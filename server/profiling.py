@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cake_ir.diagnostics import CakeError, Diagnostic
 from server.errors import BadArgument, Cancelled, EngineError, UnknownId
 from server.gpu_work import COMPILE_TIMEOUT_S, as_error, device_name, job_of
+from server.predictions import mispredicted_next, model_row, outside, predicted
 from server.programs import Program, Unit
 from server.results import Detail, Result, clean, plain
 from server.shapes import shape_list
@@ -43,7 +44,8 @@ def profile(
     except EngineError as exc:  # what was measured is kept whatever happens to its explanation
         pending = exc
     verdict = "passed" if raw["passed"] else "failed"
-    kept = work.keep(unit, spec, "profile", {"shapes": wanted}, device_name(raw), verdict, raw)
+    model = predicted(unit.bound, spec, device_name(raw), [raw["shape"]])
+    kept = work.keep(unit, spec, "profile", {"shapes": wanted}, device_name(raw), verdict, raw, model)
     if isinstance(pending, Cancelled):
         raise pending
     result = Result(
@@ -51,12 +53,15 @@ def profile(
         ids={**program.ids, "variant_id": unit.variant_id, "measurement_id": kept},
     )  # fmt: skip
     result.data = _facts(raw, spec, detail)
+    result.data["timing"] |= model_row(model[0])
     if pending is not None:
         result.data["notes"] = [*result.data.get("notes", ()), f"not explained: {pending.message}"]
     _artifacts(work, kept, program, unit, raw, listing, result)
     if earlier is not None:
         result.data = {"comparison": _compared(earlier, raw, compare_with, anyway, result, detail), **result.data}
-    result.next = next_step(program, spec.name, raw, kept)
+    if outside(model[0]):
+        result.summary += "; outside what the model predicted"
+    result.next = next_step(program, spec.name, raw, kept, model[0])
     return result
 
 
@@ -192,8 +197,8 @@ def _page(raw: Mapping[str, Any], text: str, kernel: str, result: Result) -> str
         return ""
 
 
-def next_step(program: Program, contract: str, raw: Mapping[str, Any], kept: str) -> str:
-    """What to do with a profile: report a model that is far off, or edit and compare."""
+def next_step(program: Program, contract: str, raw: Mapping[str, Any], kept: str, model: Mapping[str, Any]) -> str:
+    """What to do with a profile: report a model that is wrong beyond its interval, or edit and compare."""
     said = raw["summary"]
     if not isinstance(said, Mapping):
         return (
@@ -201,9 +206,8 @@ def next_step(program: Program, contract: str, raw: Mapping[str, Any], kept: str
             if raw["passed"]
             else f"compile_and_bench(ir_id={program.ir_id!r}, contract={contract!r}) says what is wrong"
         )
-    model = said.get("model_us") or 0.0
-    if model and not 0.5 <= said["time_us"] / model <= 2:
-        return f"the model said {model:.4g} us, off by more than 2x: report_failure (symptom mispredicted_time)"
+    if outside(model):
+        return f"the model said {model['low_us']:.4g} to {model['high_us']:.4g} us: {mispredicted_next(kept)}"
     at = f" at line {said['limiters'][0]['line']}" if said["limiters"] else ""
     return f"edit what limits it{at}, then profile(..., compare_with={kept!r}) says what the edit changed"
 

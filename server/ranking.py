@@ -1,6 +1,6 @@
 """Several candidates at one shape, ordered by the model: the list form of `estimate_cost`.
 
-Candidates are programs of their own, or bindings of one program: listed sets, or every combination of values. Each goes
+Candidates are programs of their own, bindings of one program (listed sets, or every combination of values), or both. Each goes
 through binding, the static gates and the model (`server.assess`); what fails stands in `rejected` and ranks nowhere. A few are
 assessed here, many in CPU workers, so that the server keeps answering and a cancelled call ends its work.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from cake_ir.diagnostics import CakeError
 from server.errors import BadArgument, Cancelled, EngineError
 from server.fallback import or_unstored
 from server.predictions import contracts_of_interest, history
@@ -44,12 +46,28 @@ _running = threading.Lock()
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be ordered: `candidates`, or bindings of the program `base` (`sets` times the combinations of `vary`)."""
+    """What is to be ordered: each of `bases` with each of `sets` and every combination of the values in `vary`."""
 
-    base: Ref | None = None
-    candidates: Sequence[Ref] = ()
+    bases: Sequence[Ref]
     sets: Sequence[Mapping[str, Value]] = ()
     vary: Mapping[str, Sequence[Value]] = field(default_factory=dict)
+
+    def refs(self) -> list[Ref]:
+        """The candidates, in order. Raises BadArgument for none, or more than `MOST`."""
+        empty = [clean(name, 64) for name, values in self.vary.items() if not values]
+        if empty or not self.bases:
+            what = f"vary gives no value for {', '.join(empty)}" if empty else "no program is named"
+            raise BadArgument(what, "give a program with sets or vary, or several candidates")
+        count = len(self.bases) * (len(self.sets) or 1) * math.prod(len(v) for v in self.vary.values())
+        if count > MOST:
+            raise BadArgument(f"{count} candidates; at most {MOST} a call", "narrow the values, or split the call")
+        combinations = [dict(zip(self.vary, c, strict=True)) for c in itertools.product(*self.vary.values())]
+        return [
+            replace(base, bindings={**base.bindings, **own, **combination})
+            for base in self.bases
+            for own in (self.sets or [{}])
+            for combination in combinations
+        ]
 
 
 @dataclass
@@ -71,51 +89,17 @@ class _Candidate:
 def rank(
     engine: Engine, request: Request, shape: Mapping[str, int], device: str | None, l2: str, control: Control, detail: Detail
 ) -> Result:  # fmt: skip
-    """Order candidates. Raises BadArgument for a request that names none or more than `MOST`; what is wrong with one candidate is
-    said of it in the answer."""
-    refs = _refs(request)
+    """Order candidates. Raises as `Request.refs`; what is wrong with one candidate is said of it in the answer."""
+    refs = request.refs()
     shape = {clean(k, 64): v for k, v in shape.items()}
-    return or_unstored(engine, lambda e: _rank(e, refs, bool(request.candidates), shape, device, l2, control, detail))
-
-
-def _refs(request: Request) -> list[Ref]:
-    """Every candidate as a reference, in order."""
-    several = bool(request.sets or request.vary)
-    if request.candidates and (several or request.base is not None):
-        raise BadArgument(
-            "`candidates` stand alone: each names its program and bindings", "give candidates, or one program with sets or vary"
-        )  # fmt: skip
-    if request.candidates:
-        _not_too_many(len(request.candidates))
-        return list(request.candidates)
-    base = request.base
-    if base is None or not several:
-        raise BadArgument("nothing to order", "give candidates, or one program with sets or vary")
-    empty = [clean(name, 64) for name, values in request.vary.items() if not values]
-    if empty:
-        raise BadArgument(f"vary gives no value for {', '.join(empty)}", "list the values to try")
-    count = len(request.sets) or 1
-    for values in request.vary.values():
-        count *= len(values)
-    _not_too_many(count)
-    combinations = [dict(zip(request.vary, c, strict=True)) for c in itertools.product(*request.vary.values())]
-    return [
-        replace(base, bindings={**base.bindings, **own, **combination})
-        for own in (request.sets or [{}])
-        for combination in combinations
-    ]
-
-
-def _not_too_many(count: int) -> None:
-    if count > MOST:
-        raise BadArgument(f"{count} candidates; at most {MOST} a call", "narrow the values, or split the call")
+    return or_unstored(engine, lambda e: _rank(e, refs, len(request.bases) > 1, shape, device, l2, control, detail))
 
 
 def _rank(
     engine: Engine, refs: Sequence[Ref], listed: bool, shape: dict[str, int], device: str | None, l2: str, control: Control,
     detail: Detail,
 ) -> Result:  # fmt: skip
-    candidates = _resolve(engine, refs, listed)
+    candidates = _resolve(engine, refs, listed, device)
     todo = [c for c in candidates if c.fault is None]
     _assess(engine, todo, shape, device, l2, control)
     if not engine.store.read_only:
@@ -134,52 +118,83 @@ def _rank(
 # ---- candidates ----------------------------------------------------------------------------------------------------
 
 
-def _resolve(engine: Engine, refs: Sequence[Ref], listed: bool) -> list[_Candidate]:
-    """Candidates with their variants; equal variants are one. A reference that cannot be resolved is a candidate with a fault."""
+def _resolve(engine: Engine, refs: Sequence[Ref], listed: bool, device: str | None) -> list[_Candidate]:
+    """Candidates with their variants; equal variants are one. A reference that cannot be resolved is a candidate with a fault.
+
+    listed: the references name different programs. Raises EngineError where what is wrong is wrong for every candidate."""
     programs: dict[tuple[str, str | None], Program] = {}
-    found: dict[str, _Candidate] = {}
-    for number, ref in enumerate(refs, 1):
+    loaded: list[Program | EngineError] = []
+    for ref in refs:
         try:
             key = (ref.id, ref.text)
-            if key not in programs or ref.id.startswith("v_"):
+            if key not in programs:
                 programs[key] = engine.programs.load(ref)
-            program = programs[key] if ref.id.startswith("v_") else replace(programs[key], ref=ref)
-            made = _candidate(engine, program, number, listed)
+            known = programs[key]  # a v_ id brings bindings of its own, so it is resolved each time
+            loaded.append(engine.programs.load(ref) if ref.id.startswith("v_") else replace(known, ref=ref))
         except EngineError as exc:
-            if not listed and exc.code in ("args/unknown-id", "args/unknown-kernel", "args/kernel-needed"):
-                raise  # wrong for all of them
-            made = _Candidate([number], f"#{number}", fault={"rule": exc.code, "message": exc.message, "line": 0})
+            if not listed:
+                raise
+            loaded.append(exc)
+    target = _common_target([p for p in loaded if isinstance(p, Program)], device)
+    found: dict[str, _Candidate] = {}
+    for number, program in enumerate(loaded, 1):
+        name = f"#{number} {program.name}" if isinstance(program, Program) else f"#{number}"
+        try:
+            if isinstance(program, EngineError):
+                raise program
+            made = _candidate(engine, program, target, number, listed)
+        except EngineError as exc:
+            if not listed and exc.code in ("args/unknown-kernel", "args/kernel-needed"):
+                raise
+            made = _Candidate([number], name, fault={"rule": exc.code, "message": exc.message, "line": 0})
         same = found.setdefault(made.variant_id or f"#{number}", made)
         if same is not made:
             same.numbers.append(number)
     return list(found.values())
 
 
-def _candidate(engine: Engine, program: Program, number: int, listed: bool) -> _Candidate:
-    if program.file is None:
+def _common_target(programs: Sequence[Program], device: str | None) -> str | None:
+    """The first target that all kernels name and the device (where one is given) runs; None: each its own first. Times on different
+    devices have no order."""
+    from analyses.cost.calibration import find
+
+    kernels = [
+        k
+        for p in programs
+        if p.file is not None
+        for k in p.file.kernels
+        if p.ref.kernel in (None, k.name) and not p.ref.target
+    ]
+    for target in kernels[0].targets if kernels else ():
+        if all(target in k.targets for k in kernels):
+            try:
+                find(target, device)
+            except CakeError:
+                continue
+            return target
+    return None
+
+
+def _candidate(engine: Engine, program: Program, target: str | None, number: int, listed: bool) -> _Candidate:
+    file = program.file
+    if file is None:
         first = program.diagnostics[0]
         fault = {"rule": first.rule, "message": clean(first.message, 300), "line": first.span.line}
         return _Candidate([number], f"#{number}", fault=fault)
     from cake_ir import variant_id
 
+    program = replace(program, ref=replace(program.ref, target=program.ref.target or target))
     chosen = engine.programs.chosen(program)
     if len(chosen) != 1:
+        names = ", ".join(k for k, _, _ in chosen)
         raise BadArgument(
-            f"the file has {len(chosen)} kernels: {', '.join(k for k, _, _ in chosen)}", "name one: kernel=", code="args/kernel-needed",
-        )  # fmt: skip
+            f"the file has {len(chosen)} kernels: {names}", "name one: kernel=", code="args/kernel-needed"
+        )
     kernel, target, bindings = chosen[0]
     words = " ".join(f"{k}={clean(str(v), 40)}" for k, v in bindings.items())
     name = f"#{number} {kernel} {words}".rstrip() if listed else words or "as written"
-    return _Candidate(
-        [number],
-        name,
-        program.text,
-        variant_id(program.file, bindings, target, kernel),
-        program.ir_id,
-        kernel,
-        target,
-        bindings,
-    )
+    v = variant_id(file, bindings, target, kernel)
+    return _Candidate([number], name, program.text, v, program.ir_id, kernel, target, bindings)
 
 
 def _assess(

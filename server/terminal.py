@@ -222,6 +222,26 @@ def _tree(out: Console, value: Any, depth: int) -> None:
             out.print(f"{pad}{escape(str(key))}: {escape(_cell(item))}")
 
 
+def show_ranking(result: Result) -> None:
+    """Candidates in order, then the rejected with their reasons, then what the order is worth."""
+    out, data = console(), result.data
+    rows = [
+        {
+            "": f"{row['place']}{'=' if row.get('tied') else ''}", "candidate": row["name"], "us": row["time_us"],
+            "interval": f"{_cell(row['low_us'])} to {_cell(row['high_us'])}" if "high_us" in row else "",
+            "x best": row["times_best"], "bound by": row["bound"], "verified": "yes" if row.get("verified") else "",
+        }
+        for row in data.get("ranking", ())
+    ]  # fmt: skip
+    if rows:
+        _print_table(out, rows, "predicted, not measured (=: not told apart from the one before)")
+    for row in data.get("rejected", ()):
+        at = f" (line {row['line']})" if row["line"] else ""
+        out.print(f"[red]rejected[/] {escape(row['name'])}: {escape(row['rule'])}: {escape(row['message'])}{at}")
+    for key, count in data.get("not_shown", {}).items():
+        out.print(f"[dim]{count} more of {escape(key)}; --json names the artifact that has all[/dim]")
+
+
 def show_cases(result: Result) -> None:
     """Cases of a check in a narrow table; below it, what is wrong with those that did not pass."""
     out = console()

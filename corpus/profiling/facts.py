@@ -47,7 +47,9 @@ def facts(bound: B.BoundKernel, text: str, contract: Contract, shape: Mapping[st
     from analyses import estimate
     from corpus.signature import solve_dims
 
-    found = estimate(bound, dict(solve_dims(bound, contract, dict(shape))))
+    found = estimate(
+        bound, dict(solve_dims(bound, contract, dict(shape))), l2="warm"
+    )  # a profile launches again and again
     return Facts(
         kernel=bound.name, source=tuple(text.split("\n")), lines=line_table(bound),
         warps={r.name: r.warps for r in bound.roles}, bounds_us=found.bounds_us, model_us=found.time_us,

@@ -262,8 +262,12 @@ async def test_without_a_profiler_the_answer_says_what_it_stands_on(client: Clie
 
 def test_the_next_step_names_the_line_and_the_reference(engine: Engine) -> None:
     raw = {"summary": {"model_us": 60.0, "time_us": 100.0, "limiters": [{"line": 42}]}, "passed": True}
-    said = profiling.next_step(engine.programs.load(Ref(text=KMEANS)), "kmeans_assign", raw, "m_1")
+    program = engine.programs.load(Ref(text=KMEANS))
+    model = {"measured_us": 100.0, "time_us": 90.0, "low_us": 80.0, "high_us": 110.0}
+    said = profiling.next_step(program, "kmeans_assign", raw, "m_1", model)
     assert said == "edit what limits it at line 42, then profile(..., compare_with='m_1') says what the edit changed"
+    said = profiling.next_step(program, "kmeans_assign", raw, "m_1", {**model, "low_us": 101.0})
+    assert "101 to 110 us: report_failure(symptom='mispredicted_time', measurement_id='m_1')" in said
 
 
 async def test_a_wrong_kernel_fails_and_is_kept(client: Client, engine: Engine, played: Played) -> None:
