@@ -49,7 +49,7 @@ def _figures(a: argparse.Namespace) -> int:
     from corpus.ranking import figures
 
     if a.table:
-        for line in figures.table(a.set, every=a.every):
+        for line in figures.table(a.set, only=a.workload, points=not a.short, every=a.every):
             print(line)
         return 0
     made = figures.make(a.set, ablated=a.ablation or a.set == "test")
@@ -90,11 +90,16 @@ def main(argv: list[str] | None = None) -> int:
         "figures", help="the committed points against the model, into corpus/results/cost-ranking.json"
     )
     f.add_argument("--set", choices=SETS, default="test")
-    f.add_argument("--table", action="store_true", help="show every shape and point, worst first; write nothing")
+    f.add_argument(
+        "--table",
+        action="store_true",
+        help="show every shape and point, worst first (of --workload, if given); write nothing",
+    )
+    f.add_argument("--short", action="store_true", help="with --table: shapes only")
     f.add_argument("--every", action="store_true", help="with --table: points that thinning leaves out as well")
     f.add_argument("--ablation", action="store_true", help="of the development set too")
     f.add_argument("--check", action="store_true", help="make the figures again and compare; write nothing")
-    for step in (p, r):
+    for step in (p, r, f):
         step.add_argument("--workload", action="append", default=[], choices=tuple(WORKLOADS))
     a = parser.parse_args(argv)
     try:

@@ -234,12 +234,13 @@ def held(directory: Path = store.DIRECTORY, path: Path = PATH, again: int = MADE
 
 
 def table(
-    name: str, directory: Path = store.DIRECTORY, *, points: bool = True, every: bool = False, processes: int = 2
-) -> Iterator[str]:
-    """The figures for people: per workload and shape, and with `points` every point, those predicted worst first. every: those that
-    thinning leaves out as well, marked with a minus (they are in no figure)."""
+    name: str, directory: Path = store.DIRECTORY, *, only: Sequence[str] = (), points: bool = True, every: bool = False,
+    processes: int = 2,
+) -> Iterator[str]:  # fmt: skip
+    """The figures for people: per workload (`only` these, if any) and shape, and with `points` every point, those predicted worst first.
+    every: those that thinning leaves out as well, marked with a minus (they are in no figure)."""
     found = store.read(name, directory)
-    rows = shapes(found)
+    rows = [r for r in shapes(found) if not only or r.workload in only]
     thin = [Point(x.workload, x.shape, x.id, v.kernel, v.bindings, x.us, -1)
             for r in rows for x in r.left if every and x.us and x.why.startswith(("beyond", "fewer"))
             for v in [found.workloads[x.workload].variants[x.id]]]  # fmt: skip

@@ -177,14 +177,14 @@ def write(found: Points, directory: Path = DIRECTORY) -> Path:
 
 
 def lines(value: Any, depth: int = 4, indent: str = "") -> str:
-    """JSON with sorted keys, indented down to `depth` levels, below that on one line."""
+    """JSON with keys in their order, indented down to `depth` levels, below that on one line."""
     if depth and value and isinstance(value, dict | list):
         more = indent + " "
         if isinstance(value, dict):
-            parts = [f"{more}{json.dumps(k)}: {lines(value[k], depth - 1, more)}" for k in sorted(value)]
+            parts = [f"{more}{json.dumps(k)}: {lines(v, depth - 1, more)}" for k, v in value.items()]
             return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
         return "[\n" + ",\n".join(more + lines(v, depth - 1, more) for v in value) + f"\n{indent}]"
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return json.dumps(value, separators=(",", ":"))
 
 
 def stale(found: Points) -> dict[tuple[str, str], str]:

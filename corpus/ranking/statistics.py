@@ -20,7 +20,8 @@ Rank of the best. 1 + the number of candidates that are measurably slower than t
 Error. |p_i / m_i - 1|.
 
 Resolution. Over all pairs that can be told apart, right(d) is the share in the right order among pairs whose predictions differ by a
-log-ratio d, made monotone by pooling adjacent violators; the resolution is exp(d) - 1 for the least d with right(d) >= 0.9.
+log-ratio d, made monotone by pooling adjacent violators; the resolution is exp(d) - 1 for the least d with right(d) >= 0.9. None of
+fewer than LEAST_PAIRS (20) pairs.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ LEAST = 8
 LEAST_NOISE = 0.01
 TOP = 3
 RIGHT = 0.9
+LEAST_PAIRS = 20
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,9 @@ def pairs(s: Sample) -> list[tuple[float, bool]]:
 
 
 def resolution(found: Sequence[tuple[float, bool]], right: float = RIGHT) -> float | None:
-    """The module's resolution of `pairs`; None where they are nowhere in the right order often enough."""
+    """The module's resolution of `pairs`; None of too few, and where they are nowhere in the right order often enough."""
+    if len(found) < LEAST_PAIRS:
+        return None
     counts: dict[float, list[float]] = {}
     for d, ok in found:
         count = counts.setdefault(d, [0.0, 0.0])

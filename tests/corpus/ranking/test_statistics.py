@@ -72,7 +72,8 @@ def test_the_resolution_is_where_nine_of_ten_pairs_are_right() -> None:
     assert stats.resolution(near + middle + far) == pytest.approx(0.3498588)  # exp(0.3) - 1
     # a violation is pooled: 18 of 20, then 8 of 10 further out, are 26 of 30 together
     assert stats.resolution([*[(0.1, i > 1) for i in range(20)], *[(0.2, i > 1) for i in range(10)]]) is None
-    assert stats.resolution([(0.0, False), (0.05, True)]) == pytest.approx(0.0512711)
+    assert stats.resolution([(0.0, False), (0.05, True)] * 10) == pytest.approx(0.0512711)
+    assert stats.resolution([(0.05, True)] * 19) is None
 
 
 def test_a_summary_of_two_shapes() -> None:
