@@ -10,8 +10,10 @@ import anyio
 import pytest
 from mcp import Client
 
+from server import gpu_work
 from server.engine import Config, Engine
 from server.mcp_server import CakeServer
+from tests import compiled
 from tests.e2e.faults import FAULTS
 from tests.e2e.repair_client import Answer, RepairClient, caller, over_stdio
 from tests.e2e.repair_table import DOCS, Row, plant_and_repair, render
@@ -23,7 +25,9 @@ MOST_BYTES = 6_000
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Row]]:
-    """Every planted fault, against one server in this process."""
+    """Every planted fault, against one server and its CPU worker in this process."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(gpu_work, "run_worker", compiled.worker)
     engine = Engine(Config(tmp_path_factory.mktemp("repair") / "workspace", no_gpu=True))
     cake = CakeServer(engine)
 
@@ -34,6 +38,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Row]]:
     yield anyio.run(run)
     cake.close()
     engine.close()
+    patch.undo()
 
 
 def test_faults_are_single_and_different() -> None:

@@ -13,7 +13,8 @@ from server.diagnosis import Case, diagnose, fault_in, health, stood
 from server.engine import Engine
 from server.errors import EngineError, Missing
 from server.programs import Ref
-from server.worker import JobFault, run_worker
+from server.worker import JobFault
+from tests import compiled
 from tests.server.conftest import BROKEN, KMEANS, LEFT_OUT_AT
 from tests.server.test_gpu_path import DEVICE, SHAPE
 
@@ -173,14 +174,14 @@ def test_doctor_says_whether_a_gpu_answers_and_who_has_it(
 
 
 class Machine:
-    """A GPU behind the engine: the job's answer is given, the CPU worker is real."""
+    """A GPU behind the engine: the job's answer is given, the CPU worker's is made in this process."""
 
     def __init__(self, fault: Exception | dict[str, Any], **answers: Any) -> None:
         self.gpu = Gpu(check=fault, **answers)
 
     def __call__(self, module: str, job: dict[str, Any], *, timeout_s: float, **more: Any) -> dict[str, Any]:
         if module == "server.cpu_main":
-            return run_worker(module, job, timeout_s=timeout_s, **more)
+            return compiled.worker(module, job, timeout_s=timeout_s, **more)
         return self.gpu(job, timeout_s)
 
 
@@ -248,7 +249,7 @@ def test_the_order_reading_runs_the_very_shape_that_hung() -> None:
 
     def ask(c: int) -> dict[str, Any]:
         asked = {**job, "shape": {**SHAPE, "C": c}}
-        return run_worker("server.cpu_main", asked, timeout_s=60, control=worker.Control())
+        return compiled.worker("server.cpu_main", asked, timeout_s=60, control=worker.Control())
 
     short, long = ask(200), ask(4000)  # without a wait for a free slot, a ring that never wraps is still right
     assert short["blocks"] is False and short["text"].endswith("a rule is missing")

@@ -1,4 +1,4 @@
-"""GPU work up to the device: jobs are really prepared; only the device's answers are played by the test.
+"""GPU work up to the device: jobs are really prepared, in this process but for one; only the device's answers are played by the test.
 
 No GPU is needed. What the device itself does is tested where there is one (tests/lowering, corpus/results).
 """
@@ -15,6 +15,7 @@ from server.engine import Engine
 from server.errors import EngineError, Missing
 from server.programs import Ref
 from server.worker import WorkerDied, run_worker
+from tests import compiled
 from tests.server.conftest import KMEANS, ROOT, play_gpu
 
 DEVICE = {"name": "Test device", "sms": 4, "driver": "13.0", "uuid": "00", "compute_capability": [9, 0]}
@@ -22,16 +23,17 @@ SHAPE = {"B": 1, "N": 130, "C": 200, "D": 64}
 
 
 class Played:
-    """Answers GPU jobs; keeps the prepared job."""
+    """Answers GPU jobs; keeps the prepared job. `cpu`: who answers the others."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
+        self.cpu = compiled.worker
         self.fault: EngineError | None = None
         self.verdict: BenchVerdict = "faster"
 
     def __call__(self, module: str, job: dict[str, Any], **more: Any) -> dict[str, Any]:
         if module != "corpus.gpu_main":
-            return run_worker(module, job, **more)
+            return self.cpu(module, job, **more)
         if job["kind"] == "probe":
             return {"kind": "probe", "device": DEVICE}
         self.jobs.append(Job.model_validate(job))
@@ -105,6 +107,8 @@ def test_a_time_that_must_not_be_used_fails_and_is_taken_again(
 
 
 def test_the_whole_way_runs_every_step(engine: Engine, played: Played) -> None:
+    """With the CPU worker in processes of its own, as it is used."""
+    played.cpu = run_worker
     got = engine.evaluate.compile_and_bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE])
     assert got.status == "passed" and {"check_cpu", "check_gpu", "bench"} <= set(got.data)
     assert [j.kind for j in played.jobs] == ["check", "bench"]

@@ -12,12 +12,14 @@ from mcp import Client
 from corpus import gpu_sanitize
 from corpus.contract import contracts
 from corpus.jobs import Job, Sanitize, ToolRun
+from server import gpu_work
 from server.engine import Engine
 from server.errors import BadArgument
 from server.mcp_server import CakeServer
 from server.programs import Ref
 from server.results import size_of
 from server.second_opinion import watched_shapes
+from tests import compiled
 from tests.corpus.test_sanitizer import LINES, text
 from tests.server.conftest import ROOT, call, play_gpu
 from tests.server.test_gpu_path import Played
@@ -112,7 +114,8 @@ def test_without_the_tool_the_rest_goes_on(engine: Engine, watched: Watched) -> 
     assert watched.jobs[1].sanitize == ("memcheck", "racecheck", "synccheck", "initcheck")
 
 
-def test_without_a_gpu_it_is_unavailable(engine: Engine) -> None:
+def test_without_a_gpu_it_is_unavailable(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_work, "run_worker", compiled.worker)
     got = engine.evaluate.compile_and_bench(
         Ref(text=RMSNORM), "rmsnorm", [{"M": 3, "D": 64}], until="check", sanitize=["memcheck"]
     )
