@@ -39,17 +39,19 @@ def advise(
     subject: Subject, now: Estimate, neighbours: tuple[Neighbour, ...], costs: Mapping[str, float],
     resolution: float | None = None,
 ) -> tuple[tuple[Advice, ...], tuple[Neighbour, ...]]:  # fmt: skip
-    """At most three, best first, and the neighbours with what full verification said of them (one that fails is rejected after all).
+    """At most three, best first, one of each tunable or place, and the neighbours with what full verification said of them: one that
+    fails is rejected after all.
 
     costs: microseconds by term, of the program as it is. resolution: how far apart predictions must lie to count (`analyses.cost.history`).
     """
     apart = RESOLUTION if resolution is None else resolution
     offered: list[Advice] = []
     out: list[Neighbour] = []
+    taken: list[Neighbour] = []
     asked = 0
     for n in neighbours:
         better = n.time_us is not None and n.time_us * (1 + apart) < now.time_us
-        if not better or len(offered) >= OFFERED or asked >= MOST:
+        if not better or len(offered) >= OFFERED or asked >= MOST or any(_same_dial(n, x) for x in taken):
             out.append(n)
             continue
         asked += 1
@@ -57,11 +59,17 @@ def advise(
         report = verify_text(text, values, subject.target, subject.kernel.name)
         if report.accepted:
             out.append(replace(n, verified=True))
+            taken.append(n)
             offered.append(_advice(subject, now, n, values, costs))
         else:
             first = next(d for d in report.diagnostics if d.severity == "error")
             out.append(replace(n, time_us=None, saves_us=None, rule=first.rule, message=first.message, verified=False))
-    return tuple(offered), tuple(sorted(out, key=lambda n: (n.time_us is None, n.time_us or 0.0)))
+    return tuple(offered), tuple(sorted(out, key=lambda n: n.time_us is None))
+
+
+def _same_dial(a: Neighbour, b: Neighbour) -> bool:
+    """Whether two changes turn the same."""
+    return bool(a.bindings.keys() & b.bindings.keys()) or any(x.span == y.span for x in a.edits for y in b.edits)
 
 
 def _advice(

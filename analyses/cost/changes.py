@@ -44,19 +44,23 @@ TRIED: tuple[Kind, ...] = (
 SWIZZLES = (32, 64, 128)
 STRIDES = (1, 2, 4, 8, 16, 32, 64)
 """How far a number with a range as domain moves: the first step that the program admits counts, extents are seldom free to move by 1."""
+MOST_STAGES = 16
+"""Literal stages grow no further."""
 _LAYOUTS = ("vec", "wgmma_d", "wgmma_a", "mma_a", "mma_b", "mma_d")
 
 
 @dataclass(frozen=True)
 class Change:
     """One neighbour. `bindings`: the tunable that changes, with its new value; `edits`: what changes in the text. `group` names what is
-    turned, up or down: of several changes with the same group the first that the program admits counts."""
+    turned, up or down: of several changes with the same group the first that the program admits counts. `after`: the group of a
+    smaller step in the same direction, without whose help this one is not worth a try."""
 
     what: str
     kind: Kind
     bindings: Mapping[str, Value]
     edits: tuple[Edit, ...]
     group: str
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,22 +92,23 @@ class Flow:
         self.counters = {n.target.id for n in self.nodes if isinstance(n, S.AugAdd)}
         """Names that are counted up."""
 
-    def roots(self, node: Any) -> set[str]:
-        """Names that an expression reads, directly or through the names that it is made from."""
+    def roots(self, node: Any, compared: bool = False) -> set[str]:
+        """Names that an expression reads, directly or through the names that it is made from. compared: also what it only compares, which
+        chooses between values and is none of them."""
         found: set[str] = set()
-        todo = [n.id for n in nodes(node) if isinstance(n, S.Name)]
+        todo = [node]
         while todo:
-            name = todo.pop()
-            if name not in found:
-                found.add(name)
-                todo += [n.id for n in nodes(self.defined.get(name)) if isinstance(n, S.Name)]
+            for n in nodes(todo.pop(), () if compared else (S.Compare,)):
+                if isinstance(n, S.Name) and n.id not in found:
+                    found.add(n.id)
+                    todo.append(self.defined.get(n.id))
         return found
 
     @cached_property
     def _by_root(self) -> Mapping[str, list[Sink]]:
         found: dict[str, list[Sink]] = defaultdict(list)
         for sink in self._sinks():
-            for name in self.roots(sink.expr):
+            for name in self.roots(sink.expr, compared=sink.kind == "dependent launch"):
                 found[name].append(sink)
         return found
 
@@ -158,16 +163,16 @@ def _layout(n: S.Index) -> bool:
     return isinstance(base, S.Name) and base.id in _LAYOUTS
 
 
-def nodes(node: Any) -> Iterator[Any]:
-    """All nodes below (and with) a node, a tuple of nodes or None."""
+def nodes(node: Any, without: tuple[type, ...] = ()) -> Iterator[Any]:
+    """All nodes below (and with) a node, a tuple of nodes or None; none of some types, nor what is below those."""
     if isinstance(node, tuple):
         for item in node:
-            yield from nodes(item)
-    elif isinstance(node, S.Node):
+            yield from nodes(item, without)
+    elif isinstance(node, S.Node) and not isinstance(node, without):
         yield node
         for value in vars(node).values():
             if isinstance(value, (S.Node, tuple)):
-                yield from nodes(value)
+                yield from nodes(value, without)
 
 
 # ---- changes
@@ -197,11 +202,35 @@ def changes(text: str, kernel: S.Kernel, values: Mapping[str, Any], features: fr
 
 def _of_tunable(flow: Flow, t: S.Tunable, value: Any) -> Iterator[Change]:
     sinks = flow.reached(t.name)
+    if isinstance(t.domain, S.Tuple) and set(numbers(t.domain)) <= {0, 1}:  # a switch
+        sinks = tuple(s for s in sinks if s.kind == "dependent launch")
     kind = _kind(sinks)
-    for new in _neighbours(t.domain, value, STRIDES if kind == "tile" else (1,)):
-        up = new > value
+
+    def change(new: Any, step: int = 0) -> Change:
+        group = f"{t.name} {'up' if new > value else 'down'}"
         what = f"{_words(flow, kind, sinks, value, new)} ({t.name} {value} -> {new})"
-        yield Change(what, kind, {t.name: new}, (), f"{t.name} {'up' if up else 'down'}")
+        return Change(what, kind, {t.name: new}, (), *_chain(group, step))
+
+    if kind == "stages":
+        every = sorted(numbers(t.domain))
+        for step, new in enumerate(_growing(value, [v for v in every if v > value])):
+            yield change(new, step)
+        yield from (change(v) for v in every[::-1] if v < value and v == max(x for x in every if x < value))
+    else:
+        yield from (change(v) for v in _neighbours(t.domain, value, STRIDES if kind == "tile" else (1,)))
+
+
+def _chain(group: str, step: int) -> tuple[str, str]:
+    """(group, the one before it) of the step-th of growing changes."""
+    return (f"{group} {step}", f"{group} {step - 1}" if step > 1 else group) if step else (group, "")
+
+
+def _growing(value: int, larger: Sequence[int]) -> Iterator[int]:
+    """The next of sorted larger numbers, then the next that is at least twice that, and so on, up to the last."""
+    least = value + 1
+    while rest := [v for v in larger if v >= least]:
+        yield rest[0]
+        least = 2 * rest[0] if rest[-1] >= 2 * rest[0] else max(rest[-1], rest[0] + 1)
 
 
 def _neighbours(domain: Any, value: Any, strides: tuple[int, ...]) -> Iterator[Any]:
@@ -245,11 +274,13 @@ def _of_rings(flow: Flow) -> Iterator[Change]:
         arguments = [k.value for n in names for k in flow.declared[n].keywords if k.name == "stages"]
         literals = [n for n in (*arguments, *(b.right for b in _behind(flow, names, stages))) if isinstance(n, S.Num)]
         sinks = tuple(Sink("stages", n, None) for n in names)
-        for new in (stages + 1, stages - 1):
+        more = list(_growing(stages, range(stages + 1, MOST_STAGES + 1)))
+        for step, new in [*enumerate(more), (0, stages - 1)]:
             if new >= 1:
                 what = f"{_words(flow, 'stages', sinks, stages, new)} (stages {stages} -> {new})"
                 edits = tuple(_put(n, new) for n in literals)
-                yield Change(what, "stages", {}, edits, f"{names[0]} {'up' if new > stages else 'down'}")
+                group = f"{names[0]} {'up' if new > stages else 'down'}"
+                yield Change(what, "stages", {}, edits, *_chain(group, step))
 
 
 def _rings(flow: Flow) -> list[tuple[tuple[str, ...], int]]:
@@ -341,7 +372,11 @@ def _of_dependence(flow: Flow, source: Source) -> Iterator[Change]:
     if first is not None:
         edit = source.before(first.span.line, "griddep_wait()", "griddep_launch()")
         yield Change(
-            "dependent launch (griddep_wait, griddep_launch)", "dependent launch", {}, (edit,), "dependent launch"
+            "dependent launch behind another kernel (griddep_wait, griddep_launch)",
+            "dependent launch",
+            {},
+            (edit,),
+            "dependent launch",
         )
 
 
@@ -387,7 +422,7 @@ def _words(flow: Flow, kind: Kind, sinks: tuple[Sink, ...], value: Any, new: Any
     if kind == "cluster":
         return f"a {'larger' if up else 'smaller'} cluster"
     if kind == "dependent launch":
-        return "dependent launch" if up else "no dependent launch"
+        return f"{'dependent' if up else 'no dependent'} launch behind another kernel"
     if kind == "swizzle":
         return f"another swizzle of {_list(tiles)}"
     if kind == "order":

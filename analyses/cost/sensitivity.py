@@ -30,7 +30,7 @@ FEW = 2
 MOST = 24
 """Neighbours of one program; some sixty milliseconds each."""
 HELPS = 0.005
-"""By how much of the time one more stage must help for many to be tried."""
+"""By how much of the time a step must help for a larger one to be tried."""
 CAPACITY = "hardware/smem-capacity"
 WHERE = "language/where-unsatisfied"
 
@@ -123,11 +123,18 @@ def sensitivity(subject: Subject, now: Estimate) -> tuple[Neighbour, ...]:
     found: dict[str, Neighbour] = {}
     for change in known:
         earlier = found.get(change.group)
+        if change.after and not _helped(found, change.after, now):
+            continue
         if (earlier is None and len(found) < MOST) or (earlier is not None and earlier.rule.startswith("language/")):
             found[change.group] = tried = _try(subject, change, now)
-            for other in _further(subject, change, tried, rings):
+            for other in _refitted(subject, change, tried, sorted(rings - change.bindings.keys())):
                 found[f"{change.group}, {other.group}"] = _try(subject, other, now)
-    return tuple(sorted(found.values(), key=lambda n: (n.time_us is None, n.time_us)))
+    return tuple(sorted(found.values(), key=_order))
+
+
+def _order(n: Neighbour) -> tuple[bool, float]:
+    """Fastest first; of those that three digits do not tell apart the one tried first, which changes least."""
+    return n.time_us is None, float(f"{n.time_us or 0.0:.3g}")
 
 
 def _try(subject: Subject, change: Change, now: Estimate) -> Neighbour:
@@ -151,7 +158,7 @@ def _effect(now: Estimate, then: Estimate) -> str:
     found = []
     for name, word in (("ctas", "CTAs"), ("ctas_per_sm", "CTAs an SM"), ("waves", "waves")):
         a, b = getattr(now, name), getattr(then, name)
-        if abs(a - b) > 0.005 * abs(a):
+        if abs(a - b) > 0.005 * abs(a) and (name != "waves" or max(a, b) > 1):
             found.append(f"{b:.3g} {word} instead of {a:.3g}" if name == "waves" else f"{b} {word} instead of {a}")
     return ", ".join(found)
 
@@ -196,29 +203,29 @@ def _moved(bound: BoundKernel, w: Witness) -> Witness | None:
     return replace(w, ctas=ctas, cta_count=count)
 
 
-def _further(subject: Subject, change: Change, tried: Neighbour, rings: set[str]) -> Iterator[Change]:
-    """Changes that follow from one: where it does not fit into shared memory, the same with fewer stages of a ring; where a tile
-    leaves room, with more; where one more stage helps, as many as fit."""
-    others = sorted(rings - change.bindings.keys())
-    if tried.rule == CAPACITY:
-        yield from (c for name in others if (c := _refitted(subject, change, name, more=False)) is not None)
-    elif change.kind == "tile" and tried.time_us is not None:
-        yield from (c for name in others if (c := _refitted(subject, change, name, more=True)) is not None)
-    elif change.kind == "stages" and (tried.saves_us or 0.0) > HELPS * (tried.time_us or 0.0):
-        for name in change.bindings:
-            most = _refitted(subject, replace(change, what="as many stages as fit"), name, more=True)
-            if most is not None and most.bindings != change.bindings:
-                yield most
+def _helped(found: Mapping[str, Neighbour], group: str, now: Estimate) -> bool:
+    """Whether the last of growing changes was better than the one before it."""
+    step = found.get(group)
+    name, _, count = group.rpartition(" ")
+    before = found.get(f"{name} {int(count) - 1}", found.get(name)) if count.isdigit() else None
+    was = before.time_us if before is not None else now.time_us
+    return step is not None and step.time_us is not None and was is not None and step.time_us < (1 - HELPS) * was
 
 
-def _refitted(subject: Subject, change: Change, name: str, more: bool) -> Change | None:
-    """The change with as many stages of a ring as shared memory holds then; more: than now, else fewer."""
-    limit, now = subject.bound.target.value("smem_per_block"), subject.bound.tunables[name]
-    domain = next(x.domain for x in subject.kernel.tunables if x.name == name)
-    for stages in sorted((v for v in numbers(domain) if (v > now if more else v < now)), reverse=True):
-        values = {**change.bindings, name: stages}
-        other = Change(f"{change.what}, {name} {now} -> {stages}", change.kind, values, change.edits, name)
-        bound = subject.bind(other)
-        if isinstance(bound, BoundKernel) and memory_map(bound).total <= limit:
-            return other
-    return None
+def _refitted(subject: Subject, change: Change, tried: Neighbour, rings: list[str]) -> Iterator[Change]:
+    """What follows from a change: where it does not fit into shared memory, the same with fewer stages of a ring; where a tile leaves room,
+    with more."""
+    more = change.kind == "tile" and tried.time_us is not None
+    if tried.rule != CAPACITY and not more:
+        return
+    limit = subject.bound.target.value("smem_per_block")
+    for name in rings:
+        now = subject.bound.tunables[name]
+        domain = next(x.domain for x in subject.kernel.tunables if x.name == name)
+        for stages in sorted((v for v in numbers(domain) if (v > now if more else v < now)), reverse=True):
+            values = {**change.bindings, name: stages}
+            other = Change(f"{change.what}, {name} {now} -> {stages}", change.kind, values, change.edits, name)
+            bound = subject.bind(other)
+            if isinstance(bound, BoundKernel) and memory_map(bound).total <= limit:
+                yield other
+                break

@@ -217,12 +217,20 @@ def test_one_more_stage_is_advised_as_edits_that_hold() -> None:
     shape = {"M": 2048, "G": 132}
     found = told(RING, shape, neighbours=True)
     best = found.advice[0]
-    assert best.title.startswith("one more stage of tile") and "ring then costs" in best.why
+    assert "stages of tile (stages 1 -> " in best.title and "ring then costs" in best.why
+    assert any(
+        n.what.startswith("one more stage of tile (stages 1 -> 2)") and (n.saves_us or 0) > 0 for n in found.sensitivity
+    )
     assert best.diagnostic.severity == "advice" and best.diagnostic.fixes == (best.fix,) and best.fix.verified
+    stages = best.fix.edits[0].new
     pairs = text_edits(RING, best.fix)
     assert pairs is not None
     edited = apply_edits(RING, pairs)
-    assert edited == apply(RING, best.fix.edits) == RING.replace("stages=1", "stages=2").replace("n - 1", "n - 2")
+    assert (
+        edited
+        == apply(RING, best.fix.edits)
+        == RING.replace("stages=1", f"stages={stages}").replace("n - 1", f"n - {stages}")
+    )
     assert verify_text(edited).accepted
     assert timed(edited, shape).time_us == pytest.approx(best.time_us) and best.time_us < 0.97 * found.estimate.time_us
     json.dumps(as_dict(found))
@@ -231,15 +239,22 @@ def test_one_more_stage_is_advised_as_edits_that_hold() -> None:
 def test_a_tunable_is_advised_as_a_binding_under_the_name_it_was_given_by() -> None:
     shape = {"M": 2048, "G": 132}
     found = told(TUNABLE, shape, neighbours=True, bindings={"stream.DEPTH": 1})
-    assert [a.title for a in found.advice if "(DEPTH 1 -> 2)" in a.title]
-    for a in found.advice:
-        assert "DEPTH" not in a.bindings or not a.fix.edits
-        values = {k.rpartition(".")[2]: v for k, v in a.bindings.items()}
-        assert set(a.bindings) == {"stream.DEPTH"} or a.fix.edits
-        assert verify_text(apply(TUNABLE, a.fix.edits), dict(a.bindings), None, "stream").accepted
-        assert timed(apply(TUNABLE, a.fix.edits), shape, values).time_us == pytest.approx(a.time_us)
+    best = found.advice[0]
+    assert set(best.bindings) == {"stream.DEPTH"} and not best.fix.edits and not best.diagnostic.fixes
+    stages = best.bindings["stream.DEPTH"]
+    assert f"(DEPTH 1 -> {stages})" in best.title and verify_text(TUNABLE, {"DEPTH": stages}).accepted
+    assert timed(TUNABLE, shape, {"DEPTH": stages}).time_us == pytest.approx(best.time_us)
+    assert sum("DEPTH" in a.title for a in found.advice) == 1, "one offer of each tunable"
     times = [a.time_us for a in found.advice]
     assert times == sorted(times) and len(times) <= 3
+
+
+def test_a_larger_step_is_tried_only_while_the_smaller_one_helps() -> None:
+    fast = told(TUNABLE, {"M": 2048, "G": 132}, neighbours=True, bindings={"DEPTH": 64})
+    assert [n.bindings for n in fast.sensitivity if n.bindings.get("DEPTH", 0) > 64] == [{"DEPTH": 65}]  # type: ignore[operator]
+    slow = told(TUNABLE, {"M": 2048, "G": 132}, neighbours=True)
+    tried = sorted(int(n.bindings["DEPTH"]) for n in slow.sensitivity if n.bindings)
+    assert tried[:2] == [2, 4] and tried[-1] < 199
 
 
 def test_rejected_neighbours_name_their_rule() -> None:
