@@ -347,6 +347,17 @@ def _of_roles(flow: Flow) -> Iterator[Change]:
                         )
 
 
+def fewer_registers(kernel: S.Kernel, role: str, counts: Sequence[int]) -> Iterator[Change]:
+    """A role with a literal number of registers gets fewer: each count only if the larger one helps."""
+    flow = Flow(kernel)
+    given = next((k.value for k in flow.declared[role].keywords if k.name == "registers"), None)
+    if not isinstance(given, S.Num):
+        return
+    for step, new in enumerate(counts):
+        what = f"fewer registers of {role} (registers {given.value} -> {new})"
+        yield Change(what, "registers", {}, (_put(given, new),), *_chain(f"{role} registers down", step))
+
+
 def _of_cluster(flow: Flow) -> Iterator[Change]:
     if flow.launch is None:
         return

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from analyses.cost.changes import Change, Kind, Value, changes, numbers
-from analyses.cost.estimate import L2, Estimate, estimate_on
+from analyses.cost.changes import Change, Kind, Value, changes, fewer_registers, numbers
+from analyses.cost.estimate import L2, Estimate, estimate_on, fits
+from analyses.cost.limiters import occupancy_limit
 from analyses.cost.machine import Machine
 from analyses.fixtext import apply
 from analyses.verifier import verify
@@ -31,6 +32,8 @@ MOST = 24
 """Neighbours of one program; some sixty milliseconds each."""
 HELPS = 0.005
 """By how much of the time a step must help for a larger one to be tried."""
+REGISTER_STEP = 8
+"""setmaxnreg takes multiples of it (PTX ISA)."""
 CAPACITY = "hardware/smem-capacity"
 WHERE = "language/where-unsatisfied"
 
@@ -119,6 +122,7 @@ def sensitivity(subject: Subject, now: Estimate) -> tuple[Neighbour, ...]:
     target = subject.bound.target
     features = frozenset(f for f in ("cluster", "griddepcontrol") if target.has(f))
     known = changes(subject.text, subject.kernel, subject.bound.tunables, features)
+    known += _fewer_registers(subject)
     rings = {name for c in known if c.kind == "stages" for name in c.bindings}
     found: dict[str, Neighbour] = {}
     for change in known:
@@ -201,6 +205,25 @@ def _moved(bound: BoundKernel, w: Witness) -> Witness | None:
         return None
     ctas = tuple(range(min(count, max(len(w.ctas), bound.launch.cluster))))
     return replace(w, ctas=ctas, cta_count=count)
+
+
+def _fewer_registers(subject: Subject) -> Iterator[Change]:
+    """Where registers keep an SM half empty: so few for the role with most that one more CTA fits, or twice as many."""
+    fit = fits(subject.bound)
+    if occupancy_limit(fit) != "registers":
+        return
+    roles = subject.bound.roles
+    role = max(roles, key=lambda r: r.warps * (r.registers or 0))
+    if role.registers is None:
+        return
+    others = sum(32 * r.warps * (r.registers or 0) for r in roles if r is not role)
+    counts = []
+    for ctas in (fit["registers"] + 1, 2 * fit["registers"], 4 * fit["registers"]):
+        left = subject.bound.target.value("registers_per_sm") // ctas - others
+        counts.append(left // (32 * role.warps) // REGISTER_STEP * REGISTER_STEP)
+    yield from fewer_registers(
+        subject.kernel, role.name, [n for n in dict.fromkeys(counts) if REGISTER_STEP <= n < role.registers]
+    )
 
 
 def _helped(found: Mapping[str, Neighbour], group: str, now: Estimate) -> bool:

@@ -280,6 +280,15 @@ def test_what_is_fast_and_wrong_is_not_advised() -> None:
     assert all(a.bindings.get("UNITS") != 2 for a in found.advice)
 
 
+def test_registers_that_keep_ctas_away_are_lowered() -> None:
+    found = told(CHASE, {"G": 132 * 16, "trips": 100}, neighbours=True)
+    best = found.advice[0]
+    assert found.bound_class == "occupancy" and best.title.startswith("fewer registers of units (registers 232 -> ")
+    assert "CTAs an SM instead of 2" in best.why and best.time_us < 0.8 * found.estimate.time_us
+    free = CHASE.replace(", registers=232", "")
+    assert all(n.kind != "registers" for n in told(free, {"G": 132, "trips": 8}, neighbours=True).sensitivity)
+
+
 def test_advice_keeps_the_distance_that_the_model_resolves() -> None:
     shape = {"M": 2048, "G": 132}
     assert told(RING, shape, neighbours=True).advice
