@@ -44,6 +44,8 @@ TRIED: tuple[Kind, ...] = (
 SWIZZLES = (32, 64, 128)
 STRIDES = (1, 2, 4, 8, 16, 32, 64)
 """How far a number with a range as domain moves: the first step that the program admits counts, extents are seldom free to move by 1."""
+FAR = 256
+"""How far from a value its neighbours in a range are looked for."""
 MOST_STAGES = 16
 """Literal stages grow no further."""
 _LAYOUTS = ("vec", "wgmma_d", "wgmma_a", "mma_a", "mma_b", "mma_d")
@@ -202,7 +204,7 @@ def changes(text: str, kernel: S.Kernel, values: Mapping[str, Any], features: fr
 
 def _of_tunable(flow: Flow, t: S.Tunable, value: Any) -> Iterator[Change]:
     sinks = flow.reached(t.name)
-    if isinstance(t.domain, S.Tuple) and set(numbers(t.domain)) <= {0, 1}:  # a switch
+    if isinstance(t.domain, S.Tuple) and set(near(t.domain, 0)) <= {0, 1}:  # a switch
         sinks = tuple(s for s in sinks if s.kind == "dependent launch")
     kind = _kind(sinks)
 
@@ -212,10 +214,10 @@ def _of_tunable(flow: Flow, t: S.Tunable, value: Any) -> Iterator[Change]:
         return Change(what, kind, {t.name: new}, (), *_chain(group, step))
 
     if kind == "stages":
-        every = sorted(numbers(t.domain))
+        every = near(t.domain, value)
         for step, new in enumerate(_growing(value, [v for v in every if v > value])):
             yield change(new, step)
-        yield from (change(v) for v in every[::-1] if v < value and v == max(x for x in every if x < value))
+        yield from (change(v) for v in [v for v in every if v < value][-1:])
     else:
         yield from (change(v) for v in _neighbours(t.domain, value, STRIDES if kind == "tile" else (1,)))
 
@@ -243,16 +245,17 @@ def _neighbours(domain: Any, value: Any, strides: tuple[int, ...]) -> Iterator[A
             yield from sorted(v for v in known if v > value)[:1]
             yield from sorted((v for v in known if v < value), reverse=True)[:1]
     elif isinstance(domain, S.Call) and isinstance(value, int):
-        every = numbers(domain)
+        every = near(domain, value)
         for sign in (1, -1):
             yield from (v for k in strides if (v := value + sign * k) in every)
 
 
-def numbers(domain: Any) -> Sequence[int]:
-    """The numbers of a domain, as it lists them."""
+def near(domain: Any, value: int) -> list[int]:
+    """The numbers of a domain that are not far from a value, sorted."""
     if isinstance(domain, S.Tuple):
-        return [int(i.value) for i in domain.items if isinstance(i, S.Num)]
-    return range(*[int(a.value) for a in domain.args if isinstance(a, S.Num)])
+        return sorted(int(i.value) for i in domain.items if isinstance(i, (S.Num, S.Bool)))
+    every = range(*[int(a.value) for a in domain.args if isinstance(a, S.Num)])
+    return [v for v in range(value - FAR, value + FAR + 1) if v in every]
 
 
 def _of_constant(flow: Flow, name: str, num: S.Num) -> Iterator[Change]:

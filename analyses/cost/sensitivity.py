@@ -8,10 +8,12 @@ that is no full verification, which only what is offered gets (`analyses.cost.ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import bisect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from analyses.cost.changes import Change, Kind, Value, changes, fewer_registers, numbers
+from analyses.cost.changes import Change, Kind, Value, changes, fewer_registers, near
 from analyses.cost.estimate import L2, Estimate, estimate_on, fits
 from analyses.cost.limiters import occupancy_limit
 from analyses.cost.machine import Machine
@@ -241,14 +243,27 @@ def _refitted(subject: Subject, change: Change, tried: Neighbour, rings: list[st
     more = change.kind == "tile" and tried.time_us is not None
     if tried.rule != CAPACITY and not more:
         return
-    limit = subject.bound.target.value("smem_per_block")
     for name in rings:
         now = subject.bound.tunables[name]
         domain = next(x.domain for x in subject.kernel.tunables if x.name == name)
-        for stages in sorted((v for v in numbers(domain) if (v > now if more else v < now)), reverse=True):
+        known = [v for v in near(domain, now) if (v > now if more else v < now)]
+
+        def with_stages(stages: int, name: str = name, now: Any = now) -> Change:
             values = {**change.bindings, name: stages}
-            other = Change(f"{change.what}, {name} {now} -> {stages}", change.kind, values, change.edits, name)
-            bound = subject.bind(other)
-            if isinstance(bound, BoundKernel) and memory_map(bound).total <= limit:
-                yield other
-                break
+            return Change(f"{change.what}, {name} {now} -> {stages}", change.kind, values, change.edits, name)
+
+        stages = _most_stages(subject, with_stages, known)
+        if stages is not None:
+            yield with_stages(stages)
+
+
+def _most_stages(subject: Subject, change: Callable[[int], Change], known: list[int]) -> int | None:
+    """The largest of sorted numbers of stages for which there is shared memory; the search supposes that more stages take more."""
+    limit = subject.bound.target.value("smem_per_block")
+
+    def fits_in(stages: int) -> bool:
+        bound = subject.bind(change(stages))
+        return isinstance(bound, BoundKernel) and memory_map(bound).total <= limit
+
+    n = bisect.bisect_left(known, True, key=lambda stages: not fits_in(stages))
+    return known[n - 1] if n else None

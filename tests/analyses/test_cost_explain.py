@@ -52,7 +52,7 @@ def stream(x: In[bf16, M, 64], y: Out[f32, G, 16]):
         store(y[cta, :], total)
 """
 TUNABLE = (
-    RING.replace("y: Out[f32, G, 16])", "y: Out[f32, G, 16], *, DEPTH: range(1, 200) = 1)")
+    RING.replace("y: Out[f32, G, 16])", "y: Out[f32, G, 16], *, DEPTH: range(1, 1000000) = 1)")
     .replace("stages=1", "stages=DEPTH")
     .replace("n - 1", "n - DEPTH")
 )
@@ -254,7 +254,7 @@ def test_a_larger_step_is_tried_only_while_the_smaller_one_helps() -> None:
     assert [n.bindings for n in fast.sensitivity if n.bindings.get("DEPTH", 0) > 64] == [{"DEPTH": 65}]  # type: ignore[operator]
     slow = told(TUNABLE, {"M": 2048, "G": 132}, neighbours=True)
     tried = sorted(int(n.bindings["DEPTH"]) for n in slow.sensitivity if n.bindings)
-    assert tried[:2] == [2, 4] and tried[-1] < 199
+    assert tried[:2] == [2, 4] and tried[-1] < 64
 
 
 def test_rejected_neighbours_name_their_rule() -> None:
