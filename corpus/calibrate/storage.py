@@ -261,7 +261,7 @@ def _occupied() -> Iterator[Probe]:
         tunables: dict[str, int | str] = {"HELD": held, "WARPS": 8}
         yield Probe(
             f"occupancy.resident.held{held}", "flight", "occupied", 1, "CTAs", "count", bindings=tunables,
-            dims={"G": SMS, "R": FLIGHT_ROWS[1]}, trips=(2, 8), mode="residency",
+            dims={"G": SMS, "R": FLIGHT_ROWS[1]}, scalars={"trips": 2}, trips=(2, 8), mode="residency",
         )  # fmt: skip
         yield Probe(
             f"occupancy.read.held{held}", "flight", "occupied", 8 * 512.0, "B/s", "per_s", 1000, tunables,
