@@ -41,6 +41,10 @@ RESOURCES: Mapping[str, tuple[str, ...]] = {
     "l2": ("l2",), "hbm": ("l2",),
 }  # fmt: skip
 """The work that a term charges (`analyses.cost.work`)."""
+WAITS = "waits for "
+"""How the critical path says that it waited (`analyses.cost.path`)."""
+COPIES = ("tma_load", "bulk_load")
+"""Copies whose arrival is waited for at the barrier that they signal."""
 OPS: Mapping[str, tuple[str, ...]] = {
     "load latency": ("load", "load_scalar", "tma_load", "bulk_load", "cp_async", "ldmatrix"),
     "barriers": ("sync", "wait", "named_arrive", "fence_async", "arrive", "wgmma_wait", "cp_async_wait", "bulk_wait"),
@@ -163,11 +167,25 @@ def _site(term: str, e: Estimate) -> Site | None:
         pipes = RESOURCES[term]
         busiest = max(pipes, key=lambda r: sum(s.work.get(r, 0.0) for s in e.sites))
         return max((s for s in e.sites if s.work.get(busiest)), key=lambda s: s.work[busiest], default=None)
-    waited: dict[tuple[int, str], float] = {}
-    for step in e.path:
-        waited[step.line, step.role] = waited.get((step.line, step.role), 0.0) + step.us
     those = [s for s in e.sites if s.op in OPS.get(term, ())]
-    return max(those, key=lambda s: (waited.get((s.line, s.role), 0.0), s.times), default=None)
+    arrive = _arrivals(e) if term == "load latency" else None
+
+    def waited(s: Site) -> float:
+        if arrive is not None:
+            return arrive.get(f"{s.op} of {s.subject}", 0.0) + arrive.get(s.subject if s.op in COPIES else "", 0.0)
+        return sum(step.us for step in e.path if (step.line, step.role) == (s.line, s.role))
+
+    return max(those, key=lambda s: (waited(s), "l2" in s.work, s.times), default=None)
+
+
+def _arrivals(e: Estimate) -> dict[str, float]:
+    """What the critical path waits for, by name: "load of x", or the barrier that copies signal."""
+    found: dict[str, float] = {}
+    for step in e.path:
+        if step.why.startswith(WAITS):
+            name = step.why.removeprefix(WAITS)
+            found[name] = found.get(name, 0.0) + step.us
+    return found
 
 
 def rings(bound: B.BoundKernel, e: Estimate, m: Machine) -> tuple[Ring, ...]:

@@ -194,6 +194,9 @@ def test_costs_are_what_the_time_falls_by() -> None:
         assert found.costs[term] == pytest.approx(max(0.0, found.estimate.time_us - less.time_us))
     ring = next(x for x in found.limiters if x.what == "ring")
     assert "the ring of tile has 1 stage:" in ring.message and (ring.role, ring.op) == ("producer", "tma_load")
+    # the reader waits for the barrier, and longer for the copies that signal it than for its own load of what they brought
+    late = next(x for x in found.limiters if x.what == "load latency")
+    assert (late.role, late.op) == ("producer", "tma_load") and "`tma_load(tile[n]" in late.message
 
 
 def test_no_dear_term_leaves_the_busiest_resource() -> None:
