@@ -70,7 +70,7 @@ class Limiter:
 @dataclass(frozen=True)
 class Ring:
     """Copies through a barrier with stages. fills: by a CTA; copy_us: from the issue of a copy until its stage can be read and has been
-    handed back; every_us: between two fills, over the whole CTA."""
+    handed back; every_us: between two fills over the whole CTA, if none waited for a stage."""
 
     buffers: tuple[str, ...]
     stages: int
@@ -138,11 +138,12 @@ def limiters(
 ) -> tuple[Limiter, ...]:
     """The three dearest terms, each tied to the statement in which most of it lies. e: with sites and path; text: the program's."""
     lines = text.split("\n")
+    free = 1 - costs.get("ring", 0.0) / e.time_us if e.time_us else 1.0
+    ring = max(rings(bound, e, m, free), key=lambda r: r.copy_us - r.stages * r.every_us, default=None)
     found: list[Limiter] = []
     for term in sorted(costs, key=lambda t: -costs[t])[:3]:
         if costs[term] < NOTHING * e.time_us:
             continue
-        ring = max(rings(bound, e, m), key=lambda r: r.copy_us - r.stages * r.every_us, default=None)
         site = ring.site if term == "ring" and ring is not None else _site(term, e)
         if site is not None:
             at = (site.line, site.col, site.role, site.op)
@@ -188,8 +189,8 @@ def _arrivals(e: Estimate) -> dict[str, float]:
     return found
 
 
-def rings(bound: B.BoundKernel, e: Estimate, m: Machine) -> tuple[Ring, ...]:
-    """The copy rings of a kernel: barriers that copies signal."""
+def rings(bound: B.BoundKernel, e: Estimate, m: Machine, free: float = 1.0) -> tuple[Ring, ...]:
+    """The copy rings of a kernel: barriers that copies signal. free: the part of the time that is left when no stage is waited for."""
     times = {(s.line, s.col): s for s in e.sites}
     found: dict[B.Barrier, list[tuple[B.Op, Site]]] = {}
     for op in B.walk(bound.body):
@@ -203,7 +204,7 @@ def rings(bound: B.BoundKernel, e: Estimate, m: Machine) -> tuple[Ring, ...]:
         views = [v for op, _ in copies if isinstance(v := op.operands.get("view"), B.View)]
         fills = max(site.times for _, site in copies)
         names = tuple(dict.fromkeys(v.buffer.name for v in views))
-        out.append(Ring(names, barrier.stages, fills, copy_us, e.cta_us / fills, copies[0][1]))
+        out.append(Ring(names, barrier.stages, fills, copy_us, free * e.cta_us / fills, copies[0][1]))
     return tuple(out)
 
 
