@@ -29,12 +29,14 @@ DATASHEET: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Rate:
-    """One measured rate: `value` in `unit`, with the order-statistic interval of its median."""
+    """One measured rate: `value` in `unit`, with the order-statistic interval of its median. `tensor_share`: of a clock under load, which
+    part of their peak the tensor cores gave meanwhile; else 0."""
 
     value: float
     unit: str
     low: float
     high: float
+    tensor_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,10 @@ def _rate(name: str, r: Any) -> Rate:
     values = [float(r[k]) for k in ("value", "low", "high")]
     if not all(math.isfinite(v) and v > 0 for v in values):
         raise ValueError(f"{name} is not a positive number")
-    return Rate(values[0], str(r["unit"]), values[1], values[2])
+    share = float(r.get("tensor_share", 0.0))
+    if not 0 <= share <= 1.1:
+        raise ValueError(f"{name} has a share of {share} of the tensor cores")
+    return Rate(values[0], str(r["unit"]), values[1], values[2], share)
 
 
 @functools.lru_cache(maxsize=8)

@@ -42,8 +42,19 @@ def record(jobs: dict[str, Any], answers: dict[str, Any], directory: Path = DIRE
             _bad(f"{path} is damaged ({type(exc).__name__}); remove it, or measure all rates")
     parse(made, path.name)  # what the cost model would refuse is not written
     directory.mkdir(parents=True, exist_ok=True)
-    files.replace(path, (json.dumps(made, indent=1, sort_keys=True) + "\n").encode())
+    files.replace(path, _text(made).encode())
     return path
+
+
+def _text(made: dict[str, Any]) -> str:
+    """The file: a line for each key and for each rate, so that a change of one shows as one."""
+
+    def line(obj: object) -> str:
+        return json.dumps(obj, sort_keys=True, separators=(",", ":"))
+
+    head = [f"{line(k)}: {line(v)}," for k, v in sorted(made.items()) if k != "rates"]
+    rates = [f" {line(k)}: {line(v)}" for k, v in sorted(made["rates"].items())]
+    return "\n".join(["{", *head, '"rates": {', ",\n".join(rates), "}", "}"]) + "\n"
 
 
 def calibration(jobs: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +81,8 @@ def _calibration(jobs: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any
         if name not in by_rate:
             _bad(f"{name} is no job of this folder")
         if name in known and by_rate[name]["content_id"] == content_of(known[name]):
-            rates[name] = _rate(known[name], by_rate[name], answer)
+            made = {"commit": str(jobs["commit"]), "date": answers["date"]}  # of each, because a later part may replace some
+            rates[name] = {**_rate(known[name], by_rate[name], answer), **made}
     if not rates:
         _bad("they hold no rate of a program of this checkout")
     return {

@@ -212,6 +212,32 @@ def test_a_rate_is_made_of_clocks_so_that_a_clock_that_fell_in_between_does_not_
     assert rule(found) == "cost/rate-missing"
 
 
+def test_a_file_says_which_commit_and_command_made_it_and_holds_a_rate_a_line(
+    jobs: dict[str, Any], tmp_path: Path
+) -> None:
+    text = record.record({**jobs, "commit": "abc"}, answers(jobs), tmp_path).read_text()
+    made = json.loads(text)
+    assert made["command"] == "run" and made["commit"] == "abc"
+    assert all((r["commit"], r["date"]) == ("abc", "2026-11-30") for r in made["rates"].values())
+    assert sum('"few_us"' in line for line in text.splitlines()) == len(made["rates"])
+
+
+def test_a_clock_under_load_knows_how_busy_the_tensor_cores_were(jobs: dict[str, Any], tmp_path: Path) -> None:
+    p = probe("clock.under.gemm.duty50")
+    job = {
+        **jobs["jobs"][0],
+        "rate": p.rate,
+        "content_id": prepare.content_of(p),
+        "runs": [{"trips": 10}, {"trips": 50}],
+    }
+    given = answers({**jobs, "jobs": [job]})
+    us = 50 * p.tensor / 4096 / 0.4 / MHZ  # two fifths of the peak
+    given["rates"][p.rate] |= {"few_us": [], "few_mhz": [], "many_us": [us] * 5, "many_mhz": [MHZ] * 5}
+    path = record.record({**jobs, "jobs": [job]}, given, tmp_path)
+    made = reading.parse(json.loads(path.read_text()), path.name).rates[p.rate]
+    assert made.tensor_share == pytest.approx(0.4, rel=1e-4) and (made.value, made.unit) == (MHZ, "MHz")
+
+
 def test_a_part_replaces_its_rates_in_the_file_of_the_same_device_only(jobs: dict[str, Any], tmp_path: Path) -> None:
     path = record.record(jobs, answers(jobs), tmp_path)
     one = answers(jobs)
