@@ -15,7 +15,8 @@ from cake_ir.bound import BoundKernel
 from corpus import check_cpu, contracts, kernels, results
 from corpus.contract import Shape
 from corpus.kernels import CorpusKernel
-from lowering import Build, build, emit
+from lowering import Build, emit
+from tests.compiled import compiled
 
 ENTRIES = {(k.name, t): k for k in kernels() for t in k.targets}
 IDS = [f"{n} {t}" for n, t in ENTRIES]
@@ -128,7 +129,7 @@ def test_is_right_on_boundary_shapes(at: tuple[str, str]) -> None:
 @cache
 def built(at: tuple[str, str]) -> Build:
     pytest.importorskip("cuda.bindings.nvrtc")
-    return build(emit(bound_of(ENTRIES[at], at[1])))
+    return compiled(emit(bound_of(ENTRIES[at], at[1])))
 
 
 @pytest.mark.parametrize("at", ENTRIES, ids=IDS)

@@ -21,7 +21,8 @@ from analyses.value.program import interpret_program
 from cake_ir import bind, bind_program, content_id, from_json, parse, print_file, to_json
 from cake_ir.binding.program import BoundProgram
 from cake_ir.bound import BoundKernel
-from lowering import Build, build, emit
+from lowering import Build, emit
+from tests.compiled import compiled
 from tests.reference import Problem
 from tests.reference.attention import attention
 from tests.reference.delta import decode, prefill
@@ -223,7 +224,7 @@ def test_wide_rows_in_16_bit_registers_are_accepted(bindings: dict[str, int]) ->
     report = verify(bound)
     assert report.accepted, [d.render() for d in report.diagnostics]
     pytest.importorskip("cuda.bindings.nvrtc")
-    assert build(emit(bound)).resources.spill_store_bytes == 0
+    assert compiled(emit(bound)).resources.spill_store_bytes == 0
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------
@@ -331,7 +332,7 @@ def _finite(a: np.ndarray) -> np.ndarray:
 @cache
 def built(name: str) -> Build:
     pytest.importorskip("cuda.bindings.nvrtc")
-    return build(emit(bound_of(BUILDS[name])))
+    return compiled(emit(bound_of(BUILDS[name])))
 
 
 @pytest.mark.parametrize("name", BUILDS)

@@ -10,7 +10,8 @@ import pytest
 
 import cake_ir
 from analyses import verify_text
-from lowering import build, emit
+from lowering import emit
+from tests.compiled import compiled
 
 TYPES = ("f32", "f16", "bf16", "i32", "u32", "i64", "u64", "i8", "u8", "e4m3", "e5m2")
 ALL = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
@@ -124,7 +125,7 @@ def test_the_assembler_takes_what_verify_takes(name: str, dtype: str, target: st
     assert parsed.file is not None
     bound = cake_ir.bind(parsed.file, {"T": dtype}, target).bound
     assert bound is not None
-    assert build(emit(bound)).ok
+    assert compiled(emit(bound)).ok
 
 
 # ---- limits at the edge ------------------------------------------------------------------------------------------------

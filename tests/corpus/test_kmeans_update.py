@@ -19,7 +19,8 @@ from corpus.arrays import Math, numpy_dtype
 from corpus.compare import Verdict, judge
 from corpus.contract import Case
 from corpus.kernels import programs
-from lowering import build, emit
+from lowering import emit
+from tests.compiled import compiled
 
 NAMES = [p.name for p in programs()]
 MATH = Math()
@@ -119,7 +120,7 @@ def test_the_judge_refuses_small_faults() -> None:
 ])  # fmt: skip
 def test_machine_code(name: str, kernel: str, sass: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    built = build(emit(next(s.kernel for s in launches(bound(name)) if s.kernel.name == kernel)))
+    built = compiled(emit(next(s.kernel for s in launches(bound(name)) if s.kernel.name == kernel)))
     assert built.ok and built.resources.spill_store_bytes == 0
     assert built.sass.count(sass) >= 1
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lowering import build, emit
+from lowering import emit
+from tests.compiled import compiled
 from tests.lowering.emit_helpers import GRID, bind_text, corpus_kernel
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -20,7 +21,7 @@ CASES = [
 @pytest.mark.parametrize("name,target,bindings", CASES)
 def test_corpus_kernel_compiles_to_what_it_promises(name, target, bindings):
     emitted = emit(corpus_kernel(name, target, **bindings))
-    built = build(emitted)
+    built = compiled(emitted)
     assert emitted.promised or name in ("rmsnorm", "softmax")
     assert built.ok, [d.render() for d in built.diagnostics]
     assert not [d.render() for d in built.diagnostics if d.rule.startswith("lowering/wgmma")]
@@ -29,7 +30,7 @@ def test_corpus_kernel_compiles_to_what_it_promises(name, target, bindings):
 
 
 def test_the_gemm_main_loop_is_tight():
-    built = build(emit(corpus_kernel("gemm_sm90")))
+    built = compiled(emit(corpus_kernel("gemm_sm90")))
     text = [i.mnemonic for i in built.sass.instructions]
     products = [i for i, m in enumerate(text) if m.startswith("HGMMA")]
     assert len(products) == 4
@@ -62,11 +63,11 @@ def test_grid_sync_is_a_cooperative_launch_that_idle_threads_join():
     # Once per role, and in no branch of the thread role's one thread: its idle lanes join there.
     assert emitted.cuda.count("cake::grid_sync();") == 2
     assert "if (cake::elect_one())" not in emitted.cuda and "if (leader)" not in emitted.cuda
-    assert build(emitted).ok
+    assert compiled(emitted).ok
 
 
 def test_reductions_and_broadcasts_compile():
-    built = build(emit(bind_text(REDUCTIONS)))
+    built = compiled(emit(bind_text(REDUCTIONS)))
     assert built.ok and built.resources.spill_store_bytes == 0
     assert built.sass.count(r"SHFL\.BFLY") >= 2
 
@@ -81,8 +82,8 @@ def k(x: In[bf16, M, D], y: Out[bf16, M, D]):
     with r:
         store(y[cta, :], load(x[cta, :], vec(8).cols[256]))
 """
-    wide = build(emit(bind_text(text.format(where="where(D % 8 == 0)"))))
-    narrow = build(emit(bind_text(text.format(where="where(D > 0)"))))
+    wide = compiled(emit(bind_text(text.format(where="where(D % 8 == 0)"))))
+    narrow = compiled(emit(bind_text(text.format(where="where(D > 0)"))))
     assert wide.sass.count(r"LDG\.E\.128\..*") == 1 and wide.sass.count(r"LDG\.E\.U16\..*") == 0
     # Not provable: element by element, unless this row happens to be aligned and whole.
     assert narrow.sass.count(r"LDG\.E\.U16\..*") == 8 and narrow.sass.count(r"STG\.E\.128") == 0
@@ -108,7 +109,7 @@ def k(x: In[f32, M, D], who: In[i32, M], y: InOut[f32, C, D], n: InOut[i32, C], 
     ("sm_80", "where(D % 4 == 0)", 128),
 ])  # fmt: skip
 def test_neighbouring_sums_go_together_where_the_text_proves_their_alignment(target: str, where: str, reds: int):
-    built = build(emit(bind_text(SUMS.format(where=where), target=target)))
+    built = compiled(emit(bind_text(SUMS.format(where=where), target=target)))
     assert built.ok
     assert built.sass.count(r"REDG?\.E\.ADD.*F32.*") == reds
     assert built.sass.count(r"ATOMG\.E\.ADD.*") == 1
@@ -138,6 +139,6 @@ def test_a_peer_gets_registers_without_a_memory_barrier(layout: str, vector: str
     """st.async brings its completion along: nothing is released, so no MEMBAR stands before a remote arrival."""
     emitted = emit(bind_text(SEND.replace("LAYOUT", layout)))
     assert f"st.async.shared::cluster.mbarrier::complete_tx::bytes{vector}.f32" in emitted.cuda
-    built = build(emitted)
+    built = compiled(emitted)
     assert built.ok and built.sass.count(r"STAS.*") == 1
     assert built.sass.count(r"MEMBAR.*GPU.*") == 0

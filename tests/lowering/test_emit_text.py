@@ -9,10 +9,11 @@ import pytest
 
 from cake_ir.diagnostics import CakeError
 from cake_ir.ops import registry
-from lowering import build, emit, nvrtc_child
+from lowering import emit, nvrtc_child
 from lowering.emission.statements import EMITTERS
 from lowering.emission.tiles import NoFit, fit
 from lowering.emission.writer import Names, source_file
+from tests.compiled import compiled
 from tests.lowering.emit_helpers import bind_text, corpus_kernel
 
 CORPUS = [
@@ -309,5 +310,5 @@ def test_a_kernel_named_like_a_function_of_cuda_compiles():
     text = TWO_ROLES.replace("def k(", "def fma(")
     emitted = emit(bind_text(text))
     assert emitted.symbol == emitted.manifest.symbol == "fma_kernel" and "fma_kernel(" in emitted.cuda
-    assert build(emitted).ok
+    assert compiled(emitted).ok
     assert emit(bind_text(TWO_ROLES)).symbol == "k"

@@ -16,11 +16,12 @@ import cake_ir
 from cake_ir.binding.program import KernelLaunch
 from cake_ir.diagnostics import CakeError
 from corpus.kernels import kernels
-from lowering import build, emit
+from lowering import emit
 from lowering.emission import plan
 from lowering.emission.marks import op_kind
 from lowering.plan import LaunchPlan
 from lowering.timeline import Shape, decode, sized, tracks_of
+from tests.compiled import compiled
 from tests.lowering.emit_helpers import GRID, bind_text, corpus_kernel
 from tests.lowering.emulation import COMPILER, run
 
@@ -252,8 +253,8 @@ def test_instrumented_machine_code_keeps_its_promises_and_registers(
 ) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     bound = corpus_kernel(name, target, **bindings)
-    plain, emitted = build(emit(bound)), emit(bound, timeline=True)
-    marked = build(emitted)
+    plain, emitted = compiled(emit(bound)), emit(bound, timeline=True)
+    marked = compiled(emitted)
     assert marked.ok and not [d for d in marked.diagnostics if d.rule.startswith("lowering/wgmma")]
     assert marked.resources.spill_store_bytes == plain.resources.spill_store_bytes == 0
     names = [i.mnemonic for i in marked.sass.instructions]
@@ -269,8 +270,8 @@ def test_instrumented_machine_code_keeps_its_promises_and_registers(
 def test_the_instrumented_form_can_be_held_to_the_occupancy_of_the_plain_one() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     bound = corpus_kernel("rmsnorm", "sm_90a")
-    resident = build(emit(bound)).occupancy.blocks_per_sm
-    tight = build(emit(bound, timeline=True, resident=resident))
+    resident = compiled(emit(bound)).occupancy.blocks_per_sm
+    tight = compiled(emit(bound, timeline=True, resident=resident))
     assert tight.occupancy.blocks_per_sm == resident and tight.resources.spill_store_bytes == 0
 
 
@@ -279,7 +280,7 @@ def test_a_mark_is_stored_before_its_role_can_hang(name: str) -> None:
     """From the clock's reading to the next barrier instruction the store has been issued: a hung role leaves its mark behind."""
     pytest.importorskip("cuda.bindings.nvrtc")
     read, checked = False, 0
-    for i in build(emit(corpus_kernel(name), timeline=True)).sass.instructions:
+    for i in compiled(emit(corpus_kernel(name), timeline=True)).sass.instructions:
         if "SR_CLOCKLO" in i.operands and i.mnemonic.startswith("CS2R"):
             read = True
         elif i.mnemonic.startswith("STG.E.64.STRONG.SYS"):
@@ -412,7 +413,7 @@ def test_a_thread_role_whose_warps_meet_barriers_records_by_its_one_thread() -> 
 def test_idle_lanes_of_a_thread_role_and_grid_syncs_build() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     emitted = emit(bind_text(GRID), timeline=True)
-    assert emitted.manifest.cooperative and build(emitted).ok
+    assert emitted.manifest.cooperative and compiled(emitted).ok
     assert [m["wait"]["text"] for m in (emitted.manifest.timeline or {})["marks"] if m["kind"] == "wait"] == [
         "sync(grid)"
     ] * 2

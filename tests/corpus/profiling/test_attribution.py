@@ -10,8 +10,9 @@ from corpus.kernels import kernels
 from corpus.profiling import facts, sass_listing
 from corpus.profiling.attribution import by_role, roles_of, samples_by_line
 from corpus.profiling.facts import line_table
-from lowering import build, emit
+from lowering import emit
 from lowering.sass import Instruction, Sass
+from tests.compiled import compiled
 from tests.corpus.profiling.synthetic import CODE, FACTS, SASS, TEXT, rows
 
 SAMPLES = (1, 2, 30, 4, 5, 6, 70, 8, 900, 10, 1100, 12)
@@ -95,7 +96,7 @@ def test_lines_of_a_corpus_kernel_know_their_role(gemm: tuple[str, object]) -> N
 def test_every_instruction_of_a_real_kernel_finds_a_role_or_is_shared(gemm: tuple[str, object]) -> None:
     text, bound = gemm
     known = facts(bound, text, contracts()["gemm_bf16"], {"M": 4096, "N": 4096, "K": 4096})  # type: ignore[arg-type]
-    sass = build(emit(bound)).sass  # type: ignore[arg-type]
+    sass = compiled(emit(bound)).sass  # type: ignore[arg-type]
     one = [{"offset": i.offset, "samples": 1, "stalls": {"wait": 1}, "executed": 1} for i in sass.instructions]
     cells = samples_by_line(sass, one, known, known.kernel)
     total = sum(c.samples for c in cells)
