@@ -6,6 +6,7 @@ python tools/gen_docs.py [--check]
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -50,19 +51,47 @@ def speed_page() -> str:
     return document()
 
 
+def cost_model_page() -> str:
+    """docs/cost-model.md with the figures of the committed ranking; the rest of the page is written by hand."""
+    from corpus.ranking import figures, page
+    from tools.report_card import with_card
+
+    made = figures.read() if figures.PATH.exists() else None
+    return with_card(
+        (ROOT / "docs" / "cost-model.md").read_text(encoding="utf-8"), page.section(made), page.BEGIN, page.END
+    )
+
+
+@functools.cache
+def pictures() -> dict[str, str]:
+    """The pictures of docs/cost-model.md by path, from the committed ranking; none without one."""
+    from corpus.ranking import figures, page, plots, points
+
+    if not figures.PATH.exists():
+        return {}
+    made = figures.read()
+    return {f"docs/{page.PICTURES}/{name}": svg for name, svg in plots.pictures(made, points.read(made["set"])).items()}
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/targets.md": targets_page,
     "docs/ops.md": ops_page,
     "docs/rules.md": rules_page,
     "docs/verifier.md": verifier_page,
     "docs/speed.md": speed_page,
+    "docs/cost-model.md": cost_model_page,
 }
+
+
+def pages() -> dict[str, Callable[[], str]]:
+    """All generated files: the pages, and the pictures that there are data for."""
+    return {**PAGES, **{path: functools.partial(pictures().__getitem__, path) for path in pictures()}}
 
 
 def outdated() -> list[str]:
     """Pages whose committed text differs from what the code says."""
     stale = []
-    for path, make in PAGES.items():
+    for path, make in pages().items():
         file = ROOT / path
         if not file.exists() or file.read_text(encoding="utf-8") != make():
             stale.append(path)
@@ -74,10 +103,12 @@ def main(argv: list[str]) -> int:
     if argv == ["--check"]:
         for path in stale:
             print(f"{path} is out of date: run python tools/gen_docs.py")
-        print(f"{len(PAGES) - len(stale)} of {len(PAGES)} generated pages are up to date")
+        every = len(pages())
+        print(f"{every - len(stale)} of {every} generated pages are up to date")
         return 1 if stale else 0
     for path in stale:
-        (ROOT / path).write_text(PAGES[path](), encoding="utf-8")
+        (ROOT / path).parent.mkdir(exist_ok=True)
+        (ROOT / path).write_text(pages()[path](), encoding="utf-8")
         print(f"wrote {path}")
     return 0
 

@@ -16,13 +16,13 @@ BEGIN = "<!-- report card: written by tools/gen_docs.py, do not edit -->"
 END = "<!-- end of the report card -->"
 
 
-def with_card(page: str, card: str) -> str:
+def with_card(page: str, card: str, begin: str = BEGIN, end: str = END) -> str:
     """The page with the text between the marks replaced. Raises ValueError if the marks are not there once each."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise ValueError("docs/verifier.md needs both marks of the report card once")
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{card}{END}{after}"
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError(f"the page needs both marks once: {begin} {end}")
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}\n{card}{end}{after}"
 
 
 def percent(part: int, whole: int) -> str:

@@ -77,7 +77,7 @@ def predict(
     if processes < 2 or len(tasks) < FEW:
         answers = list(map(_one, tasks))
     else:
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
             answers = list(pool.map(_one, tasks, chunksize=4))
     out: dict[str, dict[Key, Prediction]] = {w: {} for w in wanted}
     for ps, answer in zip(by_candidate.values(), answers, strict=True):
