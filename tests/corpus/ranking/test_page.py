@@ -29,7 +29,8 @@ def made() -> tuple[dict[str, Any], list[figures.At], dict[Any, float]]:
     whole = figures.summary(rows, said)
     found = {
         **whole, "device": "NVIDIA H200", "driver": "580", "compiler": "NVRTC 13.5", "date": "2026-11-30T12:00:00Z", "seed": 6,
-        "l2": "warm", "source": "corpus/results/ranking/test.json", "workloads": {"gemm": whole}, "per_shape": [figures.at_shape(r, said) for r in rows],
+        "l2": "warm", "source": "corpus/results/ranking/test.json",
+        "workloads": {"gemm": whole}, "per_shape": [figures.at_shape(r, said) for r in rows],
         "left_out": [], "ablation": ablated,
     }  # fmt: skip
     return found, rows, {k: q.us for k, q in said.items()}
