@@ -101,7 +101,7 @@ KMEANS = Workload(
 )  # fmt: skip
 
 SOFTMAX = Workload(
-    "softmax", "softmax", "f32", ("softmax", "softmax_held", "softmax_rows"),
+    "softmax", "softmax", "f32", ("softmax", "softmax_held", "softmax_rows", "softmax_ring"),
     _shapes("M N", (512, 4096), (4096, 1024), (1000, 8192), (128, 65536), (300, 20000), (16384, 4096), (65536, 1024), (100, 512),
             (8192, 256), (132, 4096), (264, 8000), (2000, 1600), (5000, 6000), (700, 32768), (50000, 320), (64, 30000),
             (1056, 1024)),
