@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cake_ir.diagnostics import CakeError
-from corpus.ranking.workloads import SEED, SETS, TARGET, WORKLOADS, workload
+from corpus.ranking.workloads import SEEDS, SETS, TARGET, WORKLOADS, workload
 
 
 def _prepare(a: argparse.Namespace) -> int:
     from corpus.export import head_commit
     from corpus.ranking.prepare import folder_bytes, gpu_s, prepare, rejections
 
+    seed = SEEDS[a.set] if a.seed is None else a.seed
     made = {}
     for name in a.workload or WORKLOADS:
 
@@ -23,8 +24,8 @@ def _prepare(a: argparse.Namespace) -> int:
                 print(f"\r{name} {done:g}/{total or 0:g} {what[:90]:90}", end="", file=sys.stderr, flush=True)
 
         made[name] = prepare(
-            workload(name), a.dir / name, which=a.set, target=TARGET, seed=a.seed, draws=a.draws, most=a.pool, progress=progress,
-            command=f"python -m corpus.ranking prepare DIR --set {a.set} --seed {a.seed} --draws {a.draws} --pool {a.pool}",
+            workload(name), a.dir / name, which=a.set, target=TARGET, seed=seed, draws=a.draws, most=a.pool, progress=progress,
+            command=f"python -m corpus.ranking prepare DIR --set {a.set} --seed {seed} --draws {a.draws} --pool {a.pool}",
             date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), commit=head_commit(),
         )  # fmt: skip
         m = made[name]
@@ -75,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     p = steps.add_parser("prepare", help="draw and compile into DIR, for a machine with a GPU")
     p.add_argument("dir", type=Path)
     p.add_argument("--set", choices=SETS, required=True)
-    p.add_argument("--seed", type=int, default=SEED)
+    p.add_argument("--seed", type=int, help="of the draws; default: the set's own")
     p.add_argument("--draws", type=int, default=32, help="candidates at a shape")
     p.add_argument("--pool", type=int, default=72, help="most compiled candidates of a workload")
     r = steps.add_parser("run", help="measure on a GPU, into OUT/WORKLOAD.jsonl")

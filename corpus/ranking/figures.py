@@ -26,6 +26,8 @@ PATH = evidence.DIRECTORY / "cost-ranking.json"
 COMMAND = "python -m corpus.ranking figures"
 SHOWN = ("spearman_median", "spearman_least", "regret_median", "regret_worst", "top3", "error_median", "error_p90")
 QUANTILES = {"p10": 0.1, "median": 0.5, "p90": 0.9}
+NEIGHBOURS = 0.03
+"""How far apart the predictions of two neighbours are at least that are looked at."""
 MADE_AGAIN = 6
 """Predictions that `held` makes again."""
 Predictions = Mapping[Key, Prediction]
@@ -85,6 +87,28 @@ def residuals(rows: Sequence[At], predicted: Predictions) -> dict[str, dict[str,
     }
 
 
+def neighbours(rows: Sequence[At], predicted: Predictions) -> dict[str, Any]:
+    """Of pairs that differ in one tunable of one kernel at one shape, whose times can be told apart and whose predictions differ by more
+    than `apart`: how many are in the right order. What advice about one tunable rests on."""
+    pairs = right = 0
+    for r in rows:
+        apart = r.sample(predicted).apart() if r.points else None
+        for i, a in enumerate(r.points):
+            for j, b in enumerate(r.points[:i]):
+                p, q = predicted[a.key].us, predicted[b.key].us
+                if (
+                    a.kernel != b.kernel
+                    or apart is None
+                    or not apart[i, j]
+                    or max(p, q) <= (1 + NEIGHBOURS) * min(p, q)
+                ):
+                    continue
+                if sum(v != b.bindings[k] for k, v in a.bindings.items()) == 1:
+                    pairs += 1
+                    right += (p > q) == (a.us > b.us)
+    return {"pairs": pairs, "right": right, "apart": NEIGHBOURS}
+
+
 def _named(rows: Sequence[At]) -> Iterator[tuple[str, list[At]]]:
     for name in WORKLOADS:
         own = [r for r in rows if r.workload == name]
@@ -123,7 +147,7 @@ def build(found: Points, predicted: Mapping[str, Predictions], rows: Sequence[At
     workloads = {
         name: {
             "contract": found.workloads[name].contract, "kernels": list(WORKLOADS[name].kernels), **summary(own, whole),
-            "residuals": residuals(own, whole),
+            "residuals": residuals(own, whole), "neighbours": neighbours(own, whole),
         }
         for name, own in _named(rows)
     }  # fmt: skip
@@ -135,7 +159,8 @@ def build(found: Points, predicted: Mapping[str, Predictions], rows: Sequence[At
         "driver": found.each(lambda w: str(w.device.get("driver", ""))), "compiler": found.each(lambda w: w.compiler),
         "date": found.each(lambda w: w.date), "commit": found.each(lambda w: w.commit), "seed": found.seed,
         "l2": found.l2, "source": f"corpus/results/ranking/{found.set}.json", "command": COMMAND, "model": model,
-        **summary(rows, whole), "workloads": workloads, "per_shape": [at_shape(r, whole) for r in kept], "left_out": left,
+        **summary(rows, whole), "neighbours": neighbours(rows, whole),
+        "workloads": workloads, "per_shape": [at_shape(r, whole) for r in kept], "left_out": left,
         "ablation": {a: _ablation(rows, p) for a, p in predicted.items()},
         "predictions": [
             {"workload": r.workload, "shape": dict(r.shape), "points": {p.id: _packed(whole[p.key]) for p in r.points}} for r in kept

@@ -85,6 +85,8 @@ def _resolution(made: Mapping[str, Any]) -> list[str]:
     return [
         "Two predictions of one shape are in the right order in nine of ten pairs when they differ by "
         f"{_percent(made['resolution'])} ({each}).",
+        f"Of {made['neighbours']['pairs']} pairs of neighbours (one tunable of one kernel differs, predictions more than "
+        f"{_percent(made['neighbours']['apart'], 0)} apart) {made['neighbours']['right']} are.",
         f"{len(made['left_out'])} measured candidates are in no figure; the file says of each why.",
     ]
 

@@ -31,7 +31,7 @@ def made() -> tuple[dict[str, Any], list[figures.At], dict[Any, float]]:
         **whole, "device": "NVIDIA H200", "driver": "580", "compiler": "NVRTC 13.5", "date": "2026-11-30T12:00:00Z", "seed": 6,
         "l2": "warm", "source": "corpus/results/ranking/test.json",
         "workloads": {"gemm": whole}, "per_shape": [figures.at_shape(r, said) for r in rows],
-        "left_out": [], "ablation": ablated,
+        "left_out": [], "neighbours": figures.neighbours(rows, said), "ablation": ablated,
     }  # fmt: skip
     return found, rows, {k: q.us for k, q in said.items()}
 
@@ -41,6 +41,8 @@ def test_the_page_holds_the_figures() -> None:
     assert (
         found["error_median"] == pytest.approx(0.175) and found["coverage"] == 1.0 and found["spearman_median"] == 1.0
     )
+    # four candidates that differ in BN alone: six pairs a shape
+    assert found["neighbours"] == {"pairs": 12, "right": 12, "apart": 0.03}
     text = page.section(found)
     assert "| gemm | 8 | 2 | 1.000 (1.000) | 0.0 % (0.0 %) | 100 % | 17.5 % (25.0 %) | 100 % |" in text
     assert text == page.section(made()[0]) and "everything but the rates" in text
