@@ -183,14 +183,17 @@ def nodes(node: Any, without: tuple[type, ...] = ()) -> Iterator[Any]:
 def changes(text: str, kernel: S.Kernel, values: Mapping[str, Any], features: frozenset[str]) -> list[Change]:
     """The neighbours of a kernel.
 
-    text: the text that `kernel` was parsed from. values: the values of its tunables, as the bound kernel has them (dtypes are left alone:
-    they are part of what the kernel computes). features: of "cluster" and "griddepcontrol" those that the target has.
+    text: the text that `kernel` was parsed from. values: the values of its tunables, as the bound kernel has them (dtypes, and
+    what the signature's extents are made from, are left alone: they change what the kernel is called with). features: of "cluster"
+    and "griddepcontrol" those that the target has.
     """
     flow = Flow(kernel)
     source = Source(text)
     found: list[Change] = []
+    outside = {n.id for n in nodes(kernel.tensors) if isinstance(n, S.Name)}  # what callers pass depends on those
     for t in kernel.tunables:
-        found += _of_tunable(flow, t, values[t.name])
+        if t.name not in outside:
+            found += _of_tunable(flow, t, values[t.name])
     for name, value in flow.defined.items():
         if isinstance(value, S.Num) and isinstance(value.value, int):
             found += _of_constant(flow, name, value)
