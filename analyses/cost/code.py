@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyses.cost.machine import SCHEDULERS, Machine
-from analyses.cost.work import PIPES, Folded, lanes_sharing, let_work, op_work
+from analyses.cost.work import PIPES, Folded, Work, lanes_sharing, let_work, op_work
 from cake_ir import bound as B
+from cake_ir.layouts import placement
 
 
 class Kind:
@@ -74,6 +75,7 @@ class Code:
     pipes: tuple[tuple[int, float], ...]
     own: float
     issue: float
+    drag: float = 0.0
     smem: float = 0.0
     tensor: float = 0.0
     flop: float = 0.0
@@ -109,7 +111,7 @@ def code_of(s: B.Let | B.Op, role: B.Role, narrow: str | None, m: Machine, clust
             return None
     kind = _kind(s)
     op = s if isinstance(s, B.Op) else None
-    delay, k = _after(op, m, warps)
+    delay, k = _after(op, m, role, warps)
     return Code(
         kind=kind,
         name=s.name if isinstance(s, B.Op) else s.frag.name,
@@ -118,6 +120,7 @@ def code_of(s: B.Let | B.Op, role: B.Role, narrow: str | None, m: Machine, clust
         pipes=tuple((i, work[p] * repeats) for i, p in enumerate(PIPES) if work.get(p, 0.0) > 0),
         own=max((work.get(p, 0.0) for p in PIPES), default=0.0) * SCHEDULERS / min(SCHEDULERS, warps),
         issue=work.get("issue", 0.0) * repeats,
+        drag=_drag(work, m) * repeats,
         smem=work.get("smem", 0.0) * repeats,
         tensor=work.get("tensor", 0.0),
         flop=work.get("flop", 0.0) * repeats,
@@ -135,6 +138,17 @@ def code_of(s: B.Let | B.Op, role: B.Role, narrow: str | None, m: Machine, clust
         sources=op is not None and op.name == "bulk_wait_read",
         subject=_subject(op),
     )
+
+
+def _drag(work: Work, m: Machine) -> float:
+    """Clocks by which the instructions of a statement hold products up."""
+    fma, other, _ = m.drag
+    lanes = 32.0 * SCHEDULERS
+    slots = work.get("fma", 0.0) * m.fma / lanes
+    rest = sum(
+        work.get(p, 0.0) * rate / lanes for p, rate in (("alu", m.alu), ("sfu", m.special), ("shuffle", m.shuffle))
+    )
+    return fma * slots + other * rest
 
 
 def _results(s: B.Let | B.Op) -> tuple[int, ...]:
@@ -183,7 +197,7 @@ def _reduction(op: B.Op) -> bool:
     return op.name.split("_")[0] in ("row", "col") or op.name in ("pick", "shift")
 
 
-def _after(op: B.Op | None, m: Machine, warps: int) -> tuple[float, int]:
+def _after(op: B.Op | None, m: Machine, role: B.Role, warps: int) -> tuple[float, int]:
     """(delay in clocks, groups that a wait leaves open)."""
     if op is None:
         return 0.0, 0
@@ -197,9 +211,27 @@ def _after(op: B.Op | None, m: Machine, warps: int) -> tuple[float, int]:
         return latency[scope if scope in ("cta", "cluster") else "named"], 0
     if name == "fence_async":
         return latency["fence"], 0
+    if name in ("arrive", "expect") and warps == 1 and role.unit == "thread":
+        return latency["arrive"], 0
     if _reduction(op):
-        return SHUFFLE_CLK * lanes_sharing(op, warps), 0
+        return SHUFFLE_CLK * lanes_sharing(op, warps) + _chain(op, warps), 0
     return 0.0, 0
+
+
+CHAIN_CLK = 4.4
+ARGUMENT_CLK = 100.0
+"""Clocks of one step of a reduction within a thread: each needs the one before. With a payload (H200: row_argmin of 64 x 128, two chains
+of 31 steps, takes 4086): two comparisons and selects of value and payload."""
+
+
+def _chain(op: B.Op, warps: int) -> float:
+    """Clocks that the steps of a reduction within a thread take beyond their issue slots; results of a thread have a chain each."""
+    results = [r for r in op.results if isinstance(r, B.Fragment)]
+    kept = placement(results[0].type).slots if results else 1
+    steps = placement(op.operands["x"].type).slots - kept
+    with_payload = op.name.startswith(("row_arg", "col_arg"))
+    issue = 1.0 if op.name.endswith("sum") else 2.0
+    return max(0.0, steps / kept * (ARGUMENT_CLK if with_payload else CHAIN_CLK) - steps * issue)
 
 
 def reads(s: B.Let | B.Op) -> list[B.Fragment]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -22,21 +21,24 @@ SCHEDULERS = 4
 """Warp schedulers of an SM (every target): a warp instruction a clock each."""
 
 ASSUMED: Mapping[str, float] = {
-    "load": 600, "load_hbm": 1000, "smem_load": 30, "tma": 700, "tma_hbm": 1100, "first_load": 1500, "hop": 90, "far": 240, "passed": 30,
-    "named": 35, "cta": 40, "cluster": 350, "fence": 40, "reduce": 80, "wgmma": 90, "mma": 33, "cta_start": 150, "turnaround": 700,
+    "load": 300, "load_hbm": 700, "l1": 40, "smem_load": 30, "tma": 700, "tma_hbm": 1100, "first_load": 1500, "hop": 90, "far": 240, "passed": 100, "arrive": 100,
+    "named": 35, "cta": 40, "cluster": 350, "fence": 40, "reduce": 80, "wgmma": 90, "mma": 33, "cta_start": 150, "turnaround": 450,
     "start": 500, "launch_us": 1.5, "dependent_us": 1.0,
 }  # fmt: skip
 """Latencies in clocks, the clocks of an SM between two CTA starts and the microseconds of a launch where nothing was measured. The
 orders of magnitude are those of sm_90a."""
 
 
+FREE = 0.04
+"""Part of a product's clocks in which other instructions cost it nothing: one minimum per element of it does not show."""
+
 CLUSTER_SHARE: Mapping[int, float] = {2: 1.0, 4: 120 / 132, 8: 120 / 132, 16: 112 / 132}
 """Part of the SMs that clusters of so many CTAs use where nothing was measured: what the driver answered for kernels that fill an SM on one
 H200 (30 clusters of 4, 15 of 8, 7 of 16)."""
 
 LATENCIES: Mapping[str, str] = {
-    "load": "latency.load.l2", "load_hbm": "latency.load.hbm", "tma": "tma.latency.l2", "tma_hbm": "tma.latency.hbm",
-    "far": "barrier.mbarrier.to_other_cta", "hop": "barrier.mbarrier.thread_to_group", "passed": "barrier.mbarrier.passed",
+    "tma": "tma.latency.l2", "tma_hbm": "tma.latency.hbm",
+    "far": "barrier.mbarrier.to_other_cta", "hop": "barrier.mbarrier.thread_to_group",
     "named": "barrier.named.role.groups1", "cta": "barrier.cta.warps8", "cluster": "barrier.cluster.ctas2", "fence": "barrier.fence_async",
     "reduce": "reduce.max.n8.groups1", "launch_us": "launch.graph.all_sms", "dependent_us": "launch.dependent.all_sms",
 }  # fmt: skip
@@ -47,12 +49,12 @@ LATENCIES: Mapping[str, str] = {
 class Machine:
     """One device.
 
-    sms; clocks in Hz: without load, and with the tensor cores busy all the time; `hbm_read`, `hbm_write`, `l2` (distinct lines) in bytes
-    per second of the device; `port` (what copies of lines that others read too bring into an SM) and `smem` in bytes per clock and SM;
+    sms; clocks in Hz: without load, and with the tensor cores busy all the time; `hbm_read`, `hbm_write`, `l2` (distinct lines read), `l2_write` in bytes
+    per second of the device; `port` (what copies of lines that others read too bring into an SM; `port_alone`: of one SM) and `smem` in bytes per clock and SM;
     `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM by
     form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
     keeps others away; `l2_keeps`: bytes up to which a footprint stays in L2 from launch to launch, and from which nothing of it does;
-    `interference`: how issue slots slow the products of other warpgroups down (see `law`). `cluster_sms`: on how many
+    `drag`: how issue slots slow products down (see `_drag`). `cluster_sms`: on how many
     SMs clusters of so many CTAs run. `calibrated` and `source` say where all this comes from; `assumed`: latencies that come from
     `ASSUMED` all the same, because nothing measures them or the calibration is older than what does.
     """
@@ -64,7 +66,9 @@ class Machine:
     hbm_read: float
     hbm_write: float
     l2: float
+    l2_write: float
     port: float
+    port_alone: float
     smem: float
     fma: float
     alu: float
@@ -75,8 +79,8 @@ class Machine:
     mma_sync: float
     flop: Mapping[int, float]
     alu_slots: float = 1.0
-    l2_keeps: tuple[float, float] = (30e6, 50e6)
-    interference: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    l2_keeps: tuple[float, float] = (42e6, 60e6)
+    drag: tuple[float, float, float] = (0.0, 0.0, 0.0)
     cluster_sms: Mapping[int, int] = field(default_factory=dict)
     calibrated: bool = False
     source: str = ""
@@ -92,12 +96,6 @@ class Machine:
         table = self.cluster_sms or {n: self.sms * share for n, share in CLUSTER_SHARE.items()}
         fits = min((n for n in table if n >= cluster), default=0)
         return int((table[fits] if cluster > 1 and fits else self.sms) // cluster * cluster)
-
-    def law(self, groups: int) -> tuple[float, float]:
-        """(free, price) with so many warpgroups that take turns at the tensor cores: issue slots beyond `free` a clock of the product cost
-        `price` clocks each. More of them hide more."""
-        known = [n for n in self.interference if n <= groups]
-        return self.interference[max(known)] if known else (0.0, 0.0)
 
     def product_clk(self, rows: int, n: int, k: int, bits: int, registers: bool) -> float:
         """Clocks of the tensor cores of an SM for one product rows x n x k of a warpgroup."""
@@ -138,8 +136,8 @@ def _sheet(target: Target) -> Machine:
     clock, sms = target.rate("clock_hz"), target.value("sm_count")
     per_sm, hbm = _fact(target, "l2_bytes_per_clk_per_sm", 64), target.rate("hbm_bytes_per_s")
     return Machine(
-        name=target.product, sms=sms, clock_hz=clock, clock_tensor_hz=clock, hbm_read=hbm, hbm_write=hbm, l2=per_sm * sms * clock,
-        port=per_sm, smem=_fact(target, "smem_bytes_per_clk", 128), fma=_fact(target, "fp32_lanes", 128),
+        name=target.product, sms=sms, clock_hz=clock, clock_tensor_hz=clock, hbm_read=hbm, hbm_write=hbm, l2=per_sm * sms * clock, l2_write=per_sm * sms * clock / 2,
+        port=per_sm, port_alone=2 * per_sm, smem=_fact(target, "smem_bytes_per_clk", 128), fma=_fact(target, "fp32_lanes", 128),
         alu=_fact(target, "alu_per_clk", 64), special=_fact(target, "sfu_per_clk", 16), shuffle=_fact(target, "shuffle_per_clk", 32),
         latency=ASSUMED, wgmma={}, mma_sync=_fact(target, "mma_sync_fraction", 1.0), flop=_peaks(target),
         source=f"data sheet of the {target.product}",
@@ -162,21 +160,48 @@ def _measured(target: Target, c: Calibration) -> Machine:
         "tensor.wgmma.bf16.rs.n128"
     )
     first, empty = c.rates.get("launch.first_load.all_sms"), c.rates.get("launch.graph.all_sms")
-    per_cta = c.rates.get("launch.per_cta")
     known = {name: c.value(rate) for name, rate in LATENCIES.items() if rate in c.rates} | {"wgmma": alone}
+    known |= _load_latencies(c, clock) | _starts(c, clock)
+    if "barrier.mbarrier.passed" in c.rates:  # an arrival and a wait that passes, of a thread, half each
+        known["passed"] = known["arrive"] = c.value("barrier.mbarrier.passed") / 2
     if first is not None and empty is not None:
         known["first_load"] = (first.value - empty.value) * clock * 1e-6
-    if per_cta is not None:
-        known["cta_start"] = per_cta.value * c.sms * clock * 1e-6
     return replace(
         sheet, name=c.device, sms=c.sms, clock_hz=clock, clock_tensor_hz=tensor, hbm_read=read, hbm_write=1 / (2 / copy - 1 / read),
-        l2=v("l2.read"), port=v("tma.l2.same.rows256"), smem=v("smem.load.16B"), fma=v("issue.fma.warps8"), alu=v("issue.minmax"),
+        l2=v("l2.read"), l2_write=max(c.family("flight.l2.write.").values(), default=v("l2.read") / 2), port=v("tma.l2.same.rows256"), port_alone=v("tma.l2.one_cta.rows256"), smem=v("smem.load.16B"), fma=v("issue.fma.warps8"), alu=v("issue.minmax"),
         special=v("issue.special.exp2"), wgmma=wgmma, mma_sync=v("tensor.mma_sync.bf16.warps16") / peaks[16],
         latency={**ASSUMED, **known},
-        alu_slots=slots, interference=_interference(c, slots),
+        alu_slots=slots, drag=_drag(c),
         cluster_sms={int(n): int(sms) for n, sms in c.family("cluster.sms.ctas").items()}, calibrated=True, source=c.source,
         assumed=(*(n for n in ASSUMED if n not in known), *(() if c.family("cluster.sms.ctas") else ("cluster_sms",))),
     )  # fmt: skip
+
+
+LOOP_CLK = 50.0
+"""Clocks that a loop around one load takes besides the load's latency: its use, the address, the branch."""
+
+
+def _load_latencies(c: Calibration, clock_hz: float) -> dict[str, float]:
+    """Clocks until a load is there, from L2 and from device memory: four warps an SM, each with one load of 512 bytes on its way, move
+    as many bytes as that in a latency."""
+    out = {}
+    for name, where in (("load", "l2"), ("load_hbm", "hbm")):
+        found = c.rates.get(f"flight.{where}.read.warps4.loads1")
+        if found is not None:
+            out[name] = 4 * 512.0 * c.sms / found.value * clock_hz - LOOP_CLK
+    return out
+
+
+def _starts(c: Calibration, clock_hz: float) -> dict[str, float]:
+    """Clocks of an SM between the starts of two CTAs, and between the end of a CTA that fills it and the start of the next."""
+    out = {}
+    for name, one, many, n in (
+        ("cta_start", "launch.empty.warps1.per_sm1", "launch.empty.warps1.per_sm128", 127),
+        ("turnaround", "launch.smem200k.per_sm1", "launch.smem200k.per_sm32", 31),
+    ):
+        if one in c.rates and many in c.rates:
+            out[name] = (c.value(many) - c.value(one)) / n * clock_hz * 1e-6
+    return out
 
 
 def _alu_slots(mixed: float) -> float:
@@ -185,20 +210,25 @@ def _alu_slots(mixed: float) -> float:
     return max(1.0, 2 * 32.0 * SCHEDULERS / mixed - 1.0)
 
 
-def _interference(c: Calibration, alu_slots: float) -> dict[int, tuple[float, float]]:
-    """By warpgroups, (free, price) of the law  product = alone x (1 + price x (slots / alone - free)): the straight line of least squares
-    through the `behind` rates; x: issue slots of a scheduler per clock of the product alone, y: what it takes longer."""
-    points: dict[int, list[tuple[float, float]]] = {}
+def _drag(c: Calibration) -> tuple[float, float, float]:
+    """(fma, alu, free) of the law  product = alone + max(0, fma x F + alu x A - free x alone):  F clocks of issue slots for multiply-adds, A for
+    others run meanwhile. Least squares over the `behind` rates of three warpgroups whose loops multiply-add first (loops that change
+    accumulators in place by ALU instructions measure the copies that the compiler makes of them) and that the ALU pipe does not fill."""
+    rows, longer = [], []
     for name, clocks in c.family("behind.").items():
-        found = re.fullmatch(r"n(\d+)\.groups(\d+)\.fma(\d+)\.alu(\d+)", name)
+        found = re.fullmatch(r"n128\.groups3\.fma([1-9])\.alu(\d)", name)
         if found:
-            n, groups, fma, alu = (int(g) for g in found.groups())
-            alone = 2.0 * 64 * n * 128 / c.value("tensor.wgmma.bf16.rs.n128")
-            points.setdefault(groups, []).append((n / 2 * (fma + alu_slots * (alu + 1)) / alone, clocks / alone - 1))
-    out = {}
-    for groups, seen in points.items():
-        if groups > 1:  # of one, the own steps are serial anyway
-            x, y = (statistics.fmean(column) for column in zip(*seen, strict=True))
-            price = sum((a - x) * (b - y) for a, b in seen) / sum((a - x) ** 2 for a, b in seen)
-            out[groups] = (x - y / price, price)
-    return out
+            fma, alu = int(found[1]), int(found[2]) + 1  # a minimum comes on top
+            if alu <= 3:
+                rows.append((64.0 * fma, 64.0 * alu))
+                longer.append(clocks - 2.0 * 64 * 128 * 128 / c.value("tensor.wgmma.bf16.rs.n128"))
+    if len(rows) < 3:
+        return 0.0, 0.0, 0.0
+    # the ordinary normal equations of two unknowns
+    aa = sum(f * f for f, _ in rows)
+    ab = sum(f * a for f, a in rows)
+    bb = sum(a * a for _, a in rows)
+    ay = sum(f * y for (f, _), y in zip(rows, longer, strict=True))
+    by = sum(a * y for (_, a), y in zip(rows, longer, strict=True))
+    det = aa * bb - ab * ab
+    return (ay * bb - by * ab) / det, (by * aa - ay * ab) / det, FREE

@@ -61,12 +61,13 @@ class Trace:
 class _Run:
     """State of the agent that is traced."""
 
-    __slots__ = ("counts", "cut", "env", "gates", "instance", "limits", "mult", "out", "rank", "role")
+    __slots__ = ("counts", "cut", "env", "gates", "instance", "limits", "mult", "out", "rank", "role", "whole")
 
     def __init__(
         self, env: list[Any], rank: int, role: B.Role, instance: int, gates: dict[Any, int], limits: Mapping[int, int],
-        cut: dict[int, list[float]],
+        cut: dict[int, list[float]], whole: Mapping[int, float],
     ) -> None:  # fmt: skip
+        self.whole = whole
         self.env, self.rank, self.role, self.instance = env, rank, role, instance
         self.gates, self.limits, self.cut = gates, limits, cut
         self.out: list[tuple[Code, tuple[int, ...], float, float]] = []
@@ -95,6 +96,14 @@ class Program:
         self.loops: dict[int, B.For] = {}
         self._bodies = {r.name: self._block(bound.body, r, None) for r in bound.roles}
         self._spans = {id(s): self._limit(s) for s in self.loops.values()}
+        depends = _dependence(bound)
+        extents = {*bound.dims.values(), *bound.args}
+        own = {bound.builtins["cluster_id"], bound.builtins["cta"]}
+        self.drivers: dict[int, tuple[B.ScalarVar, ...]] = {}
+        for key, loop in self.loops.items():
+            if not _reach(loop.start, depends) & own:
+                reached = _reach(loop.start, depends) | _reach(loop.stop, depends) | _reach(loop.step, depends)
+                self.drivers[key] = tuple(v for v in extents if v in reached)
 
     @property
     def codes(self) -> Iterator[Code]:
@@ -105,8 +114,9 @@ class Program:
         """(fewer, more) iterations of a loop: the two lengths from which longer ones are extrapolated."""
         return self._spans[loop]
 
-    def trace(self, env: Sequence[Any], limits: Mapping[int, int]) -> Trace:
-        """The events of a cluster whose first CTA `env` describes. Raises TooLong."""
+    def trace(self, env: Sequence[Any], limits: Mapping[int, int], whole: Mapping[int, float] | None = None) -> Trace:
+        """The events of a cluster whose first CTA `env` describes. limits: iterations that are run of a loop (all where it has none);
+        whole: trips of loops that are shorter here because an extent of `env` is smaller. Raises TooLong."""
         bound, gates = self.bound, {}
         needs: list[int] = []
         cut: dict[int, list[float]] = defaultdict(list)
@@ -120,7 +130,7 @@ class Program:
                 for instance, weight in representatives(role):
                     own = list(env)
                     own[rank_slot], own[cta_slot] = rank, first + rank
-                    run = _Run(own, rank, role, instance, gates, limits, cut)
+                    run = _Run(own, rank, role, instance, gates, limits, cut, whole or {})
                     for step in self._bodies[role.name]:
                         step(run)
                     budget -= len(run.out)
@@ -214,10 +224,14 @@ class Program:
             if limit is None or trips <= limit:
                 if trips > 1 << 16:
                     raise TooLong
+                outer = c.mult
+                if key in c.whole and trips:
+                    c.mult *= c.whole[key] / trips
                 for i in rounds:
                     env[slot] = i
                     for step in body:
                         step(c)
+                c.mult = outer
                 return
             c.cut[key].append(trips)
             outer, c.mult = c.mult, c.mult * trips / limit
@@ -310,6 +324,30 @@ class Program:
 
         _ = stages
         return at
+
+
+def _dependence(bound: B.BoundKernel) -> dict[B.ScalarVar, set[B.ScalarVar]]:
+    """What each assigned scalar or loop index depends on, through others."""
+    found: dict[B.ScalarVar, set[B.ScalarVar]] = defaultdict(set)
+    for s in B.walk(bound.body):
+        if isinstance(s, B.SetScalar):
+            found[s.var] |= B.sx_vars(s.value)
+        elif isinstance(s, B.For):
+            found[s.var] |= B.sx_vars(s.start) | B.sx_vars(s.stop)
+    changed = True
+    while changed:
+        changed = False
+        for reached in found.values():
+            more = set().union(*(found[v] for v in reached if v in found)) - reached
+            if more:
+                reached |= more
+                changed = True
+    return found
+
+
+def _reach(x: Any, depends: Mapping[B.ScalarVar, set[B.ScalarVar]]) -> set[B.ScalarVar]:
+    own = B.sx_vars(x)
+    return own.union(*(depends[v] for v in own if v in depends))
 
 
 def representatives(role: B.Role) -> list[tuple[int, float]]:

@@ -7,6 +7,7 @@ rounds of CTAs are linear in their trips: a run with fewer and one with more of 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from analyses.cost.program import Program, TooLong, Trace
 from analyses.cost.sharing import L2, Traffic, traffic
 from analyses.cost.simulate import Costs, Deadlock, Outcome, Rates, run
 from cake_ir import bound as B
+from cake_ir.arithmetic import compile_sx
 from cake_ir.diagnostics import CakeError, error
 
 EVENTS = 4000
@@ -63,12 +65,15 @@ class Grid:
 
 @dataclass(frozen=True)
 class _Axis:
-    """What is extrapolated: a loop (by id), or the rounds of CTAs (loop None), from `low` and `high` to `whole`."""
+    """What is extrapolated, from `low` and `high` to `whole`: iterations of a loop (by id), an extent with the trips of the loops that it
+    drives, or the rounds of CTAs (neither)."""
 
-    loop: int | None
     low: float
     high: float
     whole: float
+    loop: int | None = None
+    extent: B.ScalarVar | None = None
+    drives: tuple[tuple[int, float], ...] = ()
 
 
 def read(
@@ -104,10 +109,17 @@ def _read(
     cluster = bound.launch.cluster
     moved = traffic(bound, env, grid, whole, m, l2)
     rates = _rates(m, clock_hz, grid, moved, without)
-    costs = _costs(m, bound, grid, without)
+    costs = _costs(m, without)
     weight, copies, rounds, axis = _rounds(grid, sum(len(a.events) for a in whole.agents))
-    axes = [_Axis(k, *program.spans(k), trips) for k, trips in whole.cut.items() if trips > program.spans(k)[1]]
+    axes = _axes(program, whole, env)
     axes += [axis] if axis is not None else []
+    stretch = 1.0
+    if rounds > copies:  # tiles of persistent CTAs are dealt out before it is known who waits for an SM
+        stretch = _stretch(bound, env, grid)
+        if stretch:
+            rounds = copies
+            axes = [a for a in axes if a is not axis]
+        stretch = stretch or 1.0
     total = cta = 0.0
     busy: dict[str, float] = defaultdict(float)
     stalls: dict[str, float] = defaultdict(float)
@@ -115,17 +127,23 @@ def _read(
     trace = whole
     corners = list(itertools.product((0, 1), repeat=len(axes)))
     for corner in corners:
-        factor, some, n = 1.0, dict(limits), rounds
+        factor, some, n, at = 1.0, dict(limits), rounds, list(env)
+        trips: dict[int, float] = {}
         for a, c in zip(axes, corner, strict=True):
             x = (a.whole - a.low) / (a.high - a.low)
             factor *= x if c else 1 - x
             value = a.high if c else a.low
             if a.loop is not None:
                 some[a.loop] = int(value)
+            elif a.extent is not None:
+                at[a.extent.slot] = int(value)
+                trips |= dict(a.drives)
+                for k, _ in a.drives:
+                    some.pop(k, None)
             else:
                 n = int(value)
         last = all(corner)
-        trace = program.trace(env, some)
+        trace = program.trace(at, some, trips)
         outcome = run(
             trace, rates, costs, resident=copies, rounds=n, weight=weight, log=log and last,
             skip_ring="ring" in without,
@@ -137,6 +155,7 @@ def _read(
         for k, v in outcome.stalls.items():
             stalls[k] += factor * v
     assert outcome is not None
+    total *= stretch
     if "wave" in without and grid.per_sm:
         total *= grid.ctas * grid.average / (grid.sms * grid.per_sm) if grid.ctas > grid.sms else 1.0
     flop = l2_bytes = 0.0
@@ -160,35 +179,95 @@ def _rounds(grid: Grid, events: int) -> tuple[float, int, int, _Axis | None]:
     if rounds <= 3 * copies:
         return weight, copies, int(rounds), None
     low = copies + rounds % copies if rounds % copies else 2 * copies
-    return weight, copies, int(rounds), _Axis(None, low, low + copies, rounds)
+    return weight, copies, int(rounds), _Axis(low, low + copies, rounds)
+
+
+def _axes(program: Program, whole: Trace, env: list[Any]) -> list[_Axis]:
+    """Loops that were cut: those that an extent drives are shortened by a smaller extent, so that whatever else it drives stays in
+    step; others by leaving iterations out."""
+    out = []
+    by_extent: dict[B.ScalarVar, list[tuple[int, float]]] = defaultdict(list)
+    for k, trips in whole.cut.items():
+        low, high = program.spans(k)
+        if trips <= high:
+            continue
+        driven = [v for v in program.drivers.get(k, ()) if env[v.slot] >= trips - 1]
+        if driven:
+            by_extent[max(driven, key=lambda v: env[v.slot])].append((k, trips))
+        else:
+            out.append(_Axis(low, high, trips, loop=k))
+    for v, loops in by_extent.items():
+        axis = _extent_axis(program, v, env[v.slot], loops)
+        if axis is not None:
+            out.append(axis)
+    return out
+
+
+def _extent_axis(program: Program, extent: B.ScalarVar, n: int, loops: list[tuple[int, float]]) -> _Axis | None:
+    """Two smaller extents with the same remainder. Every loop takes `step` of the extent per trip."""
+    steps = {k: _step(n, trips) for k, trips in loops}
+    longest = max(loops, key=lambda x: x[1])[0]
+    unit = max(s for s in steps.values() if s <= 8 * steps[longest])
+    low, high = program.spans(longest)
+    rest = (n - 1) % unit + 1
+    few = max(1, -(-low * steps[longest] // unit))
+    more = max(1, -(-(high - low) * steps[longest] // unit))
+    if rest + (few + more) * unit >= n:
+        return None
+    return _Axis(rest + few * unit, rest + (few + more) * unit, n, extent=extent, drives=tuple(loops))
+
+
+def _step(n: int, trips: float) -> int:
+    """What one trip takes of an extent n: the roundest number s with ceil(n / s) trips."""
+    least, most = -(-n // max(1, round(trips))), n if trips < 2 else max(1, -(-n // (round(trips) - 1)) - 1)
+    power = 1
+    while -(-least // (2 * power)) * 2 * power <= most:
+        power *= 2
+    return -(-least // power) * power
+
+
+def _stretch(bound: B.BoundKernel, env: list[Any], grid: Grid) -> float:
+    """How much longer the launch takes than its first CTA when not all persistent CTAs are there from the start: those that come later
+    start when the first ones with the fewest tiles are done. 0 for a kernel that is not persistent, or whose CTAs have a tile each."""
+    own = {bound.builtins["cluster_id"], bound.builtins["cta"]}
+    loop = next((s for s in bound.body if isinstance(s, B.For) and own & B.sx_vars(s.start)), None)
+    if loop is None:
+        return 0.0
+    step, stop = max(1, compile_sx(loop.step)(env)), compile_sx(loop.stop)(env)
+    cluster = bound.launch.cluster
+    there = grid.sms * grid.busy // cluster
+
+    def tiles(i: int) -> int:
+        return max(0, -(-(stop - i) // step))
+
+    if tiles(0) < 2:
+        return 0.0
+    return max(tiles(0), tiles(there - 1) + tiles(there)) / tiles(0)
 
 
 def _rates(m: Machine, clock_hz: float, grid: Grid, moved: Traffic, without: frozenset[str]) -> Rates:
     late = 0.0 if "load latency" in without else 1.0
     active = max(1, grid.active)
+    # few SMs get more each than all together
+    port = min(m.port_alone, m.port * m.sms / active)
+    distinct = max(0.0, active * clock_hz / m.l2 - 1 / port)
     return Rates(
-        port=INFINITE if "copies" in without else m.port,
-        l2=INFINITE if "l2" in without else m.l2 / clock_hz / active,
-        hbm=INFINITE if "hbm" in without else min(m.hbm_read / clock_hz / active, m.port),
+        port=INFINITE if "copies" in without else port, distinct=0.0 if "l2" in without else distinct,
+        l2_write=INFINITE if "l2" in without else m.l2_write / clock_hz / active,
+        hbm=INFINITE if "hbm" in without else min(m.hbm_read / clock_hz / active, port),
+        hbm_write=INFINITE if "hbm" in without else min(m.hbm_write / clock_hz / active, port),
         latency_l2=late * m.latency["load"], latency_hbm=late * m.latency["load_hbm"], copy_l2=late * m.latency["tma"],
-        copy_hbm=late * m.latency["tma_hbm"], shares=moved.shares, misses=moved.misses, late=moved.late,
+        copy_hbm=late * m.latency["tma_hbm"], shares={k: math.sqrt(v) for k, v in moved.shares.items()}, misses=moved.misses, late=moved.late,
     )  # fmt: skip
 
 
-def _costs(m: Machine, bound: B.BoundKernel, grid: Grid, without: frozenset[str]) -> Costs:
+def _costs(m: Machine, without: frozenset[str]) -> Costs:
     latency = m.latency
     wait = 0.0 if "barriers" in without else 1.0
-    free, price = m.law(grid.busy * _groups(bound))
     return Costs(
         passed=wait * latency["passed"], hop=wait * latency["hop"], far=wait * latency["far"], named=wait * latency["named"],
         cluster=wait * latency["cluster"], local=wait, smem_load=0.0 if "load latency" in without else latency["smem_load"],
         wgmma=0.0 if "load latency" in without else latency["wgmma"], mma=0.0 if "load latency" in without else latency["mma"],
-        turnaround=0.0 if "launch" in without else latency["turnaround"], free=free, price=0.0 if "interference" in without else price,
+        turnaround=0.0 if "launch" in without else latency["turnaround"], gap=0.0 if "launch" in without else latency["cta_start"], free=m.drag[2], drag=0.0 if "interference" in without else 1.0,
         pipes="issue" not in without, smem="smem" not in without, tensor="tensor" not in without, queues="residency" not in without,
     )  # fmt: skip
-
-
-def _groups(bound: B.BoundKernel) -> int:
-    """Warpgroups of a CTA that multiply."""
-    multiply = {s.role for s in B.walk(bound.body) if isinstance(s, B.Op) and s.name == "wgmma"}
-    return sum(r.count for r in bound.roles if r.name in multiply)

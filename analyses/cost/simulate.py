@@ -19,6 +19,11 @@ QUANTUM = 128.0
 """Clocks after which another agent may use a pipe: long statements take turns, as warps do."""
 SMALL = 24.0
 """Statements below take their slots between those of others and wait for nobody."""
+PIECES = 4
+"""Pieces of a product between which the tensor cores turn to the product of another warpgroup, if there is one: products that run at the
+same time share them and end at about the same time."""
+BACKLOG = 2000.0
+"""Clocks of stores on their way at which a unit has to wait before it can store more."""
 SLACK = 8.0
 """An agent goes on while its clock is no further ahead of the others."""
 
@@ -29,12 +34,14 @@ class Deadlock(Exception):
 
 @dataclass(frozen=True)
 class Rates:
-    """What the simulated SM gets of what all SMs share. Bytes per clock: port (each way), l2, hbm (read, write); latencies in clocks; per
-    site: the parts of its bytes that count against L2 and against device memory."""
+    """What the simulated SM gets of what all SMs share. Bytes per clock: port, l2_write, hbm, hbm_write; distinct: clocks more per byte that
+    no other SM asks for; latencies in clocks; per site: the parts of its bytes that count against L2 and against device memory."""
 
     port: float
-    l2: float
+    distinct: float
+    l2_write: float
     hbm: float
+    hbm_write: float
     latency_l2: float
     latency_hbm: float
     copy_l2: float
@@ -66,8 +73,9 @@ class Costs:
     mma: float
     local: float
     turnaround: float
+    gap: float
     free: float
-    price: float
+    drag: float
     pipes: bool = True
     smem: bool = True
     tensor: bool = True
@@ -105,13 +113,26 @@ class Outcome:
 class _Sm:
     """Servers of one SM: when each is free."""
 
-    __slots__ = ("busy", "credit", "hbm", "l2", "pipes", "port_in", "port_out", "smem", "tensor")
+    __slots__ = ("busy", "credit", "hbm", "l2", "out", "pipes", "smem", "tensor")
 
     def __init__(self) -> None:
         self.pipes = [0.0] * len(PIPES)
-        self.tensor = self.smem = self.port_in = self.port_out = self.l2 = self.hbm = 0.0
+        self.tensor = self.smem = self.l2 = self.out = self.hbm = 0.0
         self.credit = 0.0
-        self.busy = dict.fromkeys(("tensor", "smem", "port", "l2", "hbm", *PIPES), 0.0)
+        self.busy = dict.fromkeys(("tensor", "smem", "l2", "hbm", *PIPES), 0.0)
+
+
+class _Engine:
+    """The products of a warpgroup, in order. queue: (clocks, when issued, event); finished: (end, event)
+    of those that are done; waiting: (how many must be finished, the agent) if it waits."""
+
+    __slots__ = ("at", "finished", "idle", "left", "queue", "sm", "t", "waiting")
+
+    def __init__(self, sm: int) -> None:
+        self.sm, self.t, self.at, self.left, self.idle = sm, 0.0, 0, 0, True
+        self.queue: list[tuple[float, float, int]] = []
+        self.finished: list[tuple[float, int]] = []
+        self.waiting: tuple[int, int] | None = None
 
 
 class _Agent:
@@ -124,8 +145,8 @@ class _Agent:
         self.events, self.sm, self.weight, self.copy, self.t, self.name = events, sm, weight, copy, t, name
         self.pc = self.piece = 0
         self.ready: dict[int, tuple[float, int]] = {}
-        self.open: list[tuple[float, int]] = []  # ends of committed groups of products
-        self.last = (0.0, -1)  # end of the newest product
+        self.open: list[int] = []  # products up to the end of each committed group
+        self.last = (0.0, -1)  # end of the newest tcgen05 product
         self.bulk: list[tuple[float, float]] = []
         self.bulk_last = (0.0, 0.0)
         self.cp: list[float] = []
@@ -152,6 +173,7 @@ class _Simulation:
         ranks = 1 + max(a.rank for a in trace.agents)
         self.sms = [_Sm() for _ in range(ranks)]
         self.agents: list[_Agent] = []
+        self.engines: list[_Engine] = []
         self.left: list[int] = []  # agents of each copy that still run
         self.needs: list[list[int]] = []
         self.done: list[list[float]] = []
@@ -164,17 +186,22 @@ class _Simulation:
         self.clocks = self.first = 0.0
         self.last = self.cause = -1
         self.to_start = 0
+        self.started = 0.0
 
     def run(self, resident: int, rounds: int) -> Outcome:
-        for _ in range(min(resident, rounds)):
-            self._start(0.0)
+        for i in range(min(resident, rounds)):
+            self._start(i * self.costs.gap * self.weight)
         self.to_start = rounds - min(resident, rounds)
         heap, agents = self.heap, self.agents
         while heap:
             i = heapq.heappop(heap)[1]
-            self._step(i, agents[i])
+            if i >= 0:
+                self._step(i, agents[i])
+            else:
+                self._multiply(~i)
         if any(self.left):
             raise Deadlock
+        self.clocks = max(self.clocks, *(max(sm.out, sm.hbm) for sm in self.sms))  # a launch ends when its stores have
         return Outcome(
             self.clocks,
             self.first,
@@ -186,6 +213,7 @@ class _Simulation:
         )
 
     def _start(self, t: float) -> None:
+        self.started = t
         copy = len(self.left)
         n = len(self.trace.needs)
         self.needs.append(list(self.trace.needs))
@@ -196,6 +224,7 @@ class _Simulation:
         for a in self.trace.agents:
             made = _Agent(a.events, a.rank, a.weight * self.weight, copy, t, (a.role.name, a.instance))
             self.agents.append(made)
+            self.engines.append(_Engine(a.rank))
             heapq.heappush(self.heap, (t, len(self.agents) - 1))
 
     # ---- completions -------------------------------------------------------------------------------------------------
@@ -244,11 +273,23 @@ class _Simulation:
                     self.waiting.setdefault((a.copy, gates[0]), []).append(i)
                     return
                 when = self.done[a.copy][gates[0]] if gates else 0.0
+                t = self._execute(sm, a, code, t) + (costs.passed if gates else 0.0)
                 if when > t:
                     cause = self.by[a.copy][gates[0]]
                     self._stalled("barrier", when - t)
                     t = when
-                t = self._execute(sm, a, code, t) + costs.passed
+            elif kind == Kind.WGMMA_WAIT:
+                if len(a.open) > code.k and self.costs.tensor:
+                    engine, count = self.engines[i], a.open[-code.k - 1]
+                    if len(engine.finished) < count:
+                        engine.waiting = (count, i)
+                        return
+                    del a.open[: len(a.open) - code.k]
+                    end, event = engine.finished[count - 1] if count else (0.0, -1)
+                    if end + costs.wgmma > t:
+                        self._stalled("product", end + costs.wgmma - t)
+                        t, cause = end + costs.wgmma, event
+                t = self._execute(sm, a, code, t)
             elif kind == Kind.SYNC:
                 if a.piece == 0:
                     t = self._execute(sm, a, code, t)
@@ -281,13 +322,36 @@ class _Simulation:
                     continue
                 a.piece = 0
                 self.cause = cause
-                t = self._effect(sm, a, code, gates, part, t)
+                t = self._effect(sm, i, a, code, gates, part, t)
                 cause = self.cause
             if self.log is not None:
                 self._record(i, a, code, begin, t, mult, cause)
             a.t = t
             a.pc += 1
         self._ended(i, a)
+
+    def _multiply(self, i: int) -> None:
+        """One piece of the product that a warpgroup's engine is at."""
+        e = self.engines[i]
+        sm = self.sms[e.sm]
+        clocks, issued, event = e.queue[e.at]
+        if e.left == 0:
+            e.left = PIECES
+        # operands out of shared memory are in the rate of the product: beside copies into it no loss was seen
+        end = sm.tensor = max(e.t, issued, sm.tensor) + clocks / PIECES
+        sm.busy["tensor"] += clocks / PIECES
+        e.t = end
+        e.left -= 1
+        if e.left == 0:
+            e.finished.append((end, event))
+            e.at += 1
+            if e.waiting is not None and len(e.finished) >= e.waiting[0]:
+                heapq.heappush(self.heap, (max(self.agents[i].t, end), e.waiting[1]))
+                e.waiting = None
+        if e.at < len(e.queue):
+            heapq.heappush(self.heap, (max(end, e.queue[e.at][1]), ~i))
+        else:
+            e.idle = True
 
     def _ended(self, i: int, a: _Agent) -> None:
         if a.t > self.clocks:
@@ -298,7 +362,7 @@ class _Simulation:
             self.first = self.first or end
             if self.to_start > 0:
                 self.to_start -= 1
-                self._start(end + self.costs.turnaround)
+                self._start(max(end + self.costs.turnaround, self.started + self.costs.gap * self.weight))
 
     def _record(
         self, i: int, a: _Agent, code: Code, begin: float, end: float, mult: float, cause: int, waited: bool = False
@@ -335,11 +399,11 @@ class _Simulation:
                 if c > SMALL and f > end:
                     end = f
             if sm.tensor > t and code.kind != Kind.WGMMA:
-                issue = code.issue * weight
-                if issue <= sm.credit:
-                    sm.credit -= issue
+                drag = code.drag * weight * costs.drag
+                if drag <= sm.credit:
+                    sm.credit -= drag
                 else:
-                    sm.tensor += costs.price * (issue - sm.credit)
+                    sm.tensor += drag - sm.credit
                     sm.credit = 0.0
         if code.smem and costs.smem and code.kind not in (Kind.WGMMA, Kind.COPY_IN, Kind.COPY_OUT, Kind.TC_MMA):
             c = code.smem * a.weight / pieces
@@ -354,20 +418,18 @@ class _Simulation:
         """Bytes between the SM and memory, from t on; when the last has passed."""
         r, busy = self.rates, sm.busy
         amount = part * weight
-        passes = code.port * amount / r.port
+        share = r.shares.get(code.site, 1.0)
         if out:
-            end = sm.port_out = max(sm.port_out, t) + passes
+            l2 = code.l2 * amount * share / r.l2_write
+            end = sm.out = max(sm.out, t) + l2
         else:
-            end = sm.port_in = max(sm.port_in, t) + passes
-        busy["port"] += passes
-        l2 = code.l2 * amount * r.shares.get(code.site, 1.0) / r.l2
-        sm.l2 = max(sm.l2, t) + l2
+            # a line that several SMs ask for is read once and sent to each: what is distinct costs L2 more than what is sent again
+            l2 = amount * (code.port / r.port + code.l2 * share * r.distinct)
+            end = sm.l2 = max(sm.l2, t) + l2
         busy["l2"] += l2
-        if sm.l2 > end:
-            end = sm.l2
         miss = r.misses.get(code.site, 0.0)
         if miss:
-            hbm = code.l2 * amount * miss / r.hbm
+            hbm = code.l2 * amount * miss / (r.hbm_write if out else r.hbm)
             sm.hbm = max(sm.hbm, t) + hbm
             busy["hbm"] += hbm
             if sm.hbm > end:
@@ -378,7 +440,7 @@ class _Simulation:
             busy["smem"] += c
         return end
 
-    def _effect(self, sm: _Sm, a: _Agent, code: Code, gates: tuple[int, ...], part: float, t: float) -> float:
+    def _effect(self, sm: _Sm, i: int, a: _Agent, code: Code, gates: tuple[int, ...], part: float, t: float) -> float:
         """What an issued statement starts; when the agent goes on."""
         kind, costs, r = code.kind, self.costs, self.rates
         event = len(self.log.agent) if self.log is not None else -1
@@ -398,7 +460,10 @@ class _Simulation:
             return t if code.results else end
         if kind == Kind.STORE:
             if part:
-                self._move(sm, code, part, t, a.weight, out=True)
+                end = self._move(sm, code, part, t, a.weight, out=True)
+                if end - BACKLOG > t:
+                    self._stalled("store", end - BACKLOG - t)
+                    t = end - BACKLOG
             return t
         if kind == Kind.COPY_IN:
             end = self._move(sm, code, part, t, a.weight)
@@ -410,39 +475,21 @@ class _Simulation:
             end = self._move(sm, code, part, t, a.weight, out=True)
             a.bulk_last = (max(a.bulk_last[0], end + 0.5 * r.copy_l2), max(a.bulk_last[1], end + r.copy_l2))
             return t
-        if kind == Kind.WGMMA or kind == Kind.TC_MMA:
-            if not costs.tensor:
-                a.last = (t, event)
-                return t
-            start = max(t, sm.tensor)
+        if kind == Kind.WGMMA:
+            engine = self.engines[i]
             sm.credit = min(sm.credit, costs.free * code.tensor) + costs.free * code.tensor
-            end = sm.tensor = start + code.tensor
-            sm.busy["tensor"] += code.tensor
-            if costs.smem:
-                sm.smem = max(sm.smem, start) + code.smem
-                sm.busy["smem"] += code.smem
-                if sm.smem > end:
-                    end = sm.smem
-            a.last = (end, event)
+            engine.queue.append((code.tensor, t, event))
+            if engine.idle and costs.tensor:
+                engine.idle, engine.t, engine.left = False, max(engine.t, t), 0
+                heapq.heappush(self.heap, (engine.t, ~i))
             return t
         if kind == Kind.WGMMA_COMMIT:
-            a.open.append(a.last)
-            return t
-        if kind == Kind.WGMMA_WAIT:
-            if len(a.open) > code.k:
-                end = a.open[-code.k - 1][0] + costs.wgmma
-                self.cause = a.open[-code.k - 1][1]
-                del a.open[: len(a.open) - code.k]
-                if end > t:
-                    self._stalled("product", end - t)
-                    t = end
-                else:
-                    self.cause = -1
+            a.open.append(len(self.engines[i].queue))
             return t
         if kind == Kind.ARRIVE:
             for g in gates:
                 self._arrive(a.copy, g, t + (costs.far if code.far else costs.hop), event)
-            return t
+            return t + code.delay * costs.local
         if kind == Kind.BULK_COMMIT:
             a.bulk.append(a.bulk_last)
             return t
@@ -483,6 +530,11 @@ class _Simulation:
                 t = max(start + code.tensor * a.weight, t + code.tensor * 4)
                 for f in code.results:
                     a.ready[f] = (t + costs.mma, event)
+        elif kind == Kind.TC_MMA:
+            start = max(t, sm.tensor)
+            end = sm.tensor = start + (code.tensor if costs.tensor else 0.0)
+            sm.busy["tensor"] += code.tensor if costs.tensor else 0.0
+            a.last = (end, event)
         elif kind == Kind.TC_COMMIT:
             for g in gates:
                 self._arrive(a.copy, g, max(t, a.last[0]) + costs.hop, event)
