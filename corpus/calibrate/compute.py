@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from corpus.calibrate.probe import SMS, Probe, Size
 
@@ -39,7 +40,7 @@ def _tensor() -> Iterator[Probe]:
 
 def _fed() -> Iterator[Probe]:
     """The main loop of a GEMM on its own: a ring of copies from L2, products of two warpgroups."""
-    for n, stages in ((64, 4), (128, 4), (256, 4), (256, 3), (256, 2), (128, 2)):
+    for n, stages in ((64, 8), (64, 4), (128, 4), (256, 4), (256, 3), (256, 2), (128, 2)):
         yield _loop(f"tensor.fed.n{n}" + ("" if stages == 4 else f".stages{stages}"), n, stages, L2_ROWS, 0)
     for stages in (2, 3, 4):
         yield Probe(
@@ -148,14 +149,14 @@ def _chains() -> Iterator[Probe]:
             {"p": 0.5, "q": 0.25, "m": 3, "n": 5}, sass={sass: 16},
         )  # fmt: skip
     yield Probe(
-        "latency.mma_sync", "latency", "matrix_use", 1, "clk", "clk", 35, {"LOAD": 0}, {"G": 1}, sass={"HMMA": 1}
+        "latency.mma_sync", "latency", "matrix_use", 1, "clk", "clk", 35, {"LOAD": 0}, {"G": SMS}, sass={"HMMA": 1}
     )
     for form, name in enumerate(("ss", "rs")):
         for n in (64, 128, 256):
             for k in (16, 32, 64, 128):
                 yield Probe(
                     f"latency.wgmma.{name}.n{n}.k{k}", "latency", "product_wait", 1, "clk", "clk", 60 + n * k / 32,
-                    {"BN": n, "K": k, "RS": form}, {"G": 1}, sass={"HGMMA": k // 16}, most={"HGMMA": k // 16},
+                    {"BN": n, "K": k, "RS": form}, {"G": SMS}, sass={"HGMMA": k // 16}, most={"HGMMA": k // 16},
                 )  # fmt: skip
 
 
@@ -188,6 +189,19 @@ def _clocks() -> Iterator[Probe]:
     )
     for duty, rest in ((25, 46), (50, 19), (75, 8), (100, 0)):
         yield _loop(f"clock.under.gemm.duty{duty}", 256, 4, L2_ROWS, rest, True)
+    for k in (256, 1024, 4096, 16384):
+        long = _loop(f"clock.under.launches.gemm.k{k}", 256, 4, L2_ROWS, 0, True)
+        yield replace(
+            long,
+            scalars={**long.scalars, "trips": k // 64},
+            trip="",
+            trips=(20, 100),
+            mode="launches",
+            tensor=long.tensor * k / 64,
+        )
+    for ms in (1, 4, 16, 64, 256):
+        long = _loop(f"clock.under.gemm.after{ms}ms", 256, 4, L2_ROWS, 0, True)
+        yield replace(long, mode="settling", after_ms=ms)
     yield _loop("clock.under.gemm_hbm", 256, 4, HBM_ROWS, 0, True)
     yield _loop("clock.under.gemm_hbm.n64", 64, 4, HBM_ROWS, 0, True)
     yield one("fma", "issue", "ffma", 256, {"WARPS": 8}, {"G": SMS}, p=0.5, q=0.25)

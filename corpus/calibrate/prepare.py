@@ -130,7 +130,7 @@ def _job(probe: Probe, sms: int, cubins: dict[str, str], cache_dir: Path | None)
         scalars: dict[str, Any] = dict(probe.scalars)
         if probe.start is not None:
             scalars["start"] = probe.start[which]
-        if probe.mode in ("trips", "sustained"):
+        if probe.mode in ("trips", "sustained", "settling"):
             (dims if probe.trip in bound.dims else scalars)[probe.trip] = trips
         plan = make_plan(emitted, dims, scalars, sms, cubin_sha256=made.sha256)
         env: list[Any] = [0] * len(bound.scalars)
@@ -139,7 +139,7 @@ def _job(probe: Probe, sms: int, cubins: dict[str, str], cache_dir: Path | None)
         shapes = {t.name: [int(compile_sx(e)(env)) for e in t.extents] for t in bound.tensors}
         runs.append({"trips": trips, "plan": plan.to_json(), "shapes": shapes})
     return {
-        "rate": probe.rate, "mode": probe.mode, "cold": probe.cold, "runs": runs, "cubin": made.sha256,
+        "rate": probe.rate, "mode": probe.mode, "after_ms": probe.after_ms, "cold": probe.cold, "runs": runs, "cubin": made.sha256,
         "tensors": {t.name: [t.dtype.name, t.direction] for t in bound.tensors},
         "ctas": runs[1]["plan"]["grid"], "content_id": content_of(probe), "bindings": dict(probe.bindings), "kernel": probe.kernel,
         "variant_id": variant_id(_file(probe.file), dict(probe.bindings), probe.target, probe.kernel),

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Form = Literal["per_clk", "per_s", "clk", "us", "count"]
-Mode = Literal["trips", "launches", "sustained", "residency"]
+Mode = Literal["trips", "launches", "sustained", "settling", "residency"]
 SMS = "sms"
 """As a dimension or trip count: the number of SMs of the device; `4 * sms` as ("sms", 4)."""
 Size = int | str | tuple[str, int]
@@ -43,8 +43,8 @@ class Probe:
     dimension that holds the trip count. `sass`: mnemonics and how often they stand in the machine code at least, so that a loop that
     the compiler emptied is not measured; `most`: how often at most, so that no more is in flight than it says. `tensor`: FLOP of a trip on
     the tensor cores of an SM, so that a clock under load is known beside their share. `cold`: L2 holds nothing of the inputs before each
-    run. mode launches: trips are launches in one graph; sustained: the longer run again and again; residency: nothing is timed, the
-    driver is asked.
+    run. mode launches: trips are launches in one graph; sustained: the longer run again and again; settling: so too, from an idle device
+    on, for `after_ms` milliseconds; residency: nothing is timed, the driver is asked.
     """
 
     rate: str
@@ -63,6 +63,7 @@ class Probe:
     sass: Mapping[str, int] = field(default_factory=dict)
     most: Mapping[str, int] = field(default_factory=dict)
     tensor: float = 0.0
+    after_ms: float = 0.0
     mode: Mode = "trips"
     cold: bool = False
     target: str = "sm_90a"

@@ -81,7 +81,10 @@ def _calibration(jobs: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any
         if name not in by_rate:
             _bad(f"{name} is no job of this folder")
         if name in known and by_rate[name]["content_id"] == content_of(known[name]):
-            made = {"commit": str(jobs["commit"]), "date": answers["date"]}  # of each, because a later part may replace some
+            made = {
+                "commit": str(jobs["commit"]),
+                "date": answers["date"],
+            }  # of each, because a later part may replace some
             rates[name] = {**_rate(known[name], by_rate[name], answer), **made}
     if not rates:
         _bad("they hold no rate of a program of this checkout")

@@ -17,6 +17,7 @@ import base64
 import datetime
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -38,6 +39,8 @@ ANSWERS = "answers.json"
 FORM = "cake-calibration-answers-3"
 ROUNDS = 9
 STRETCHES = 5
+IDLE_S = 0.1
+"""Pause before a run that shows how a clock settles."""
 PATTERN = 0x3F803F81
 FLUSH_FACTOR = 4
 """Flush buffer in sizes of L2: half of it is written, half read, each more than both partitions of L2 hold."""
@@ -143,6 +146,8 @@ class _Bench:
         answer: dict[str, Any] = {"trips": trips}
         if job["mode"] == "sustained":
             answer |= self._sustained(many)
+        elif job["mode"] == "settling":
+            answer |= self._settling(many, job["after_ms"])
         else:
             cold = job["cold"]
             for call in (few, many):
@@ -157,29 +162,51 @@ class _Bench:
 
     def _sustained(self, call: Callable[[int], None]) -> dict[str, Any]:
         """Runs without a pause until clocks have settled, then stretches of them: time of one run and the mean clock of each stretch."""
-        self._timed(call)
-        single_us = self._timed(call)[0]
-
-        def several(ms: float) -> int:
-            n = max(1, round(ms * 1000 / single_us))
-            for _ in range(n):
-                call(self.stream)
-            return n
-
+        single_us = self._single(call)
         times, clocks = [], []
-        several(SUSTAINED_MS / 2)
+        self._several(call, SUSTAINED_MS / 2, single_us)
         for _ in range(STRETCHES):
-            several(SUSTAINED_MS / 20)  # over the pause in which the stretch before was read
-            n = 0
-
-            def stretch(_: int) -> None:
-                nonlocal n
-                n = several(SUSTAINED_MS / 10)
-
-            us, mhz = self._timed(stretch)
-            times.append(round(us / n, 3))
+            self._several(call, SUSTAINED_MS / 20, single_us)  # over the pause in which the stretch before was read
+            us, mhz = self._stretch(call, SUSTAINED_MS / 10, single_us)
+            times.append(us)
             clocks.append(mhz)
         return {"few_us": [], "few_mhz": [], "many_us": times, "many_mhz": clocks}
+
+    def _settling(self, call: Callable[[int], None], ms: float) -> dict[str, Any]:
+        """Each time from an idle device: runs for half of the time, then the time of one and the mean clock in the other half."""
+        single_us = self._single(call)
+        times, clocks = [], []
+        for _ in range(STRETCHES):
+            time.sleep(IDLE_S)
+            if ms * 500 > single_us:
+                self._several(call, ms / 2, single_us)
+            us, mhz = self._stretch(call, ms / 2, single_us)
+            times.append(us)
+            clocks.append(mhz)
+        return {"few_us": [], "few_mhz": [], "many_us": times, "many_mhz": clocks}
+
+    def _single(self, call: Callable[[int], None]) -> float:
+        """Microseconds of one run, not of the first."""
+        self._timed(call)
+        return self._timed(call)[0]
+
+    def _several(self, call: Callable[[int], None], ms: float, single_us: float) -> int:
+        """Enqueue runs of that many milliseconds; how many."""
+        n = max(1, round(ms * 1000 / single_us))
+        for _ in range(n):
+            call(self.stream)
+        return n
+
+    def _stretch(self, call: Callable[[int], None], ms: float, single_us: float) -> tuple[float, float]:
+        """(Microseconds of one run, mean clock in MHz) over that many milliseconds of them."""
+        n = 0
+
+        def runs(_: int) -> None:
+            nonlocal n
+            n = self._several(call, ms, single_us)
+
+        us, mhz = self._timed(runs)
+        return round(us / n, 3), mhz
 
     def _timed(self, call: Callable[[int], None], cold: bool = False) -> tuple[float, float]:
         """(µs between two events around one call, SM clock in MHz meanwhile)."""
@@ -233,7 +260,7 @@ class _Clock:
 
     def __init__(self, device: Device, job: dict[str, Any], cubin: str) -> None:
         shape = timeline.Shape(**job["shape"])
-        self._device, self._table, self._shape = device, job["table"], shape
+        self._device, self._shape = device, shape
         self._places, self._launches = [], []
         out = device.alloc(4 * shape.grid, guard=0)
         for _ in range(2):
@@ -249,12 +276,22 @@ class _Clock:
         self._launches[which](stream)
 
     def mhz(self) -> float:
-        """The mean clock between the two last readings. Raises CakeError `lowering/bad-timeline` when they do not tell."""
+        """The median over the SMs of their mean clocks between the two last readings. Raises CakeError `lowering/bad-timeline` when they
+        do not tell."""
         earlier, later = (
-            list(timeline.tracks_of(self._device.read(at, self._shape.nbytes), self._table, self._shape))
-            for at in self._places
+            timeline.starts(self._device.read(at, self._shape.nbytes), self._shape) for at in self._places
         )
-        return timeline.clock_ghz(later, earlier) * 1000
+        seen = [
+            (cycles - earlier[sm][1]) / (ns - earlier[sm][0])
+            for sm, (ns, cycles) in later.items()
+            if sm in earlier and ns > earlier[sm][0]
+        ]
+        if not seen or min(seen) <= 0:
+            raise CakeError(
+                error("lowering/bad-timeline", "performance", "no SM tells how fast its clock runs",
+                      contract="Each CTA of the clock's kernel records its timer and its cycle counter.")
+            )  # fmt: skip
+        return statistics.median(seen) * 1000
 
 
 def _noise() -> dict[str, bytes]:

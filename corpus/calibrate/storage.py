@@ -13,6 +13,7 @@ def storage() -> Iterator[Probe]:
     yield from _tma()
     yield from _memory()
     yield from _flight()
+    yield from _one_sm()
     yield from _hold()
     yield from _latencies()
     yield from _occupied()
@@ -164,6 +165,20 @@ def _flight() -> Iterator[Probe]:
         yield _writes(f"flight.l2.write.warps{warps}", wide, ctas, 16 << 20)
 
 
+def _one_sm() -> Iterator[Probe]:
+    """What one SM gets from L2 and puts into it when the others are idle."""
+    for warps in (8, 16, 32):
+        loads = {"LDG": 4}
+        yield Probe(
+            f"flight.one_sm.read.warps{warps}", "flight", "flight", 2048.0 * warps, "B/clk/SM", "per_clk", max(400, 32.0 * warps),
+            {"U": 4, "WARPS": warps, "CTAS": 1}, {"G": 1, "R": FLIGHT_ROWS[4]}, sass=loads, most=loads,
+        )  # fmt: skip
+        yield Probe(
+            f"flight.one_sm.write.warps{warps}", "flight", "flight_write", 512.0 * warps * 64, "B/clk/SM", "per_clk", 64 * 16.0 * warps,
+            {"WARPS": warps, "CTAS": 1}, {"G": 1, "T": 64}, sass={"STG": 1},
+        )  # fmt: skip
+
+
 def _passes(total: int, unit: int) -> tuple[int, tuple[int, int]]:
     """How many times `unit` bytes of all CTAs make `total`, and trips of the two runs: at least two gigabytes in the longer one."""
     times = max(1, round(total / unit))
@@ -188,23 +203,29 @@ def _writes(name: str, wide: int, ctas: int, total: int) -> Probe:
     )  # fmt: skip
 
 
-HOLD = (8, 16, 24, 32, 40, 48, 64, 96, 192)
+HOLD = (8, 16, 24, 32, 36, 40, 44, 48, 56, 64, 96, 192)
 """Footprints in MiB."""
 
 
 def _hold() -> Iterator[Probe]:
-    """What of a footprint stays in L2: it is read again and again, the passes before have warmed it."""
-    for who, name, sizes in ((0, "own", HOLD), (1, "moving", HOLD), (2, "all", (8, 16, 32, 48, 96))):
-        for mib in sizes:
-            ctas = 1 if mib == 8 else 2
-            yield Probe(
-                f"l2.hold.{name}.mib{mib}", "flight", "hold", 8 * 4096.0, "B/s", "per_s", 1500 * ctas, {"WARPS": 8, "WHO": who},
-                {"G": (SMS, ctas), "R": mib * 256}, trips=(2 * mib * 32, 6 * mib * 32) if who == 2 else None, sass={"LDG": 8},
-            )  # fmt: skip
-    for mib in (16, 32, 48, 64, 96):
+    """What of a footprint stays in L2: used again and again within a launch, and by one launch after the other."""
+    for mib in HOLD:
+        ctas = 1 if mib == 8 else 2
+        yield Probe(
+            f"l2.hold.read.mib{mib}", "flight", "hold", 8 * 4096.0, "B/s", "per_s", 1500 * ctas, {"WARPS": 8},
+            {"G": (SMS, ctas), "R": mib * 256}, sass={"LDG": 8}, most={"LDG": 8},
+        )  # fmt: skip
+    for mib in (16, 32, 48, 56, 64, 96):
         yield _copies(f"l2.hold.copy.mib{mib}", 8, 4, 1, mib << 20)
-    for mib in (8, 16, 32, 64, 96):
+    for mib in (8, 32, 64, 96):
         yield _writes(f"l2.hold.write.mib{mib}", 8, 4, mib << 20)
+    for what, kernel, part in (("read", "pass_read", 256), ("copy", "pass_copy", 128)):
+        for how, grid in (("persistent", 2), ("grid", 0)):
+            for mib in HOLD[:-1]:
+                yield Probe(
+                    f"l2.relaunch.{what}.{how}.mib{mib}", "flight", kernel, 1, "us", "us", bindings={"GRID": grid}, dims={"R": mib * part},
+                    trips=(10, 50), trip="", mode="launches", sass={"LDG": 8},
+                )  # fmt: skip
 
 
 def _latencies() -> Iterator[Probe]:

@@ -43,8 +43,7 @@ def crowd_shared(y: Out[i32, G]):
 
 
 @kernel(target="sm_90a")
-def turn(x: In[f32, 32], y: Out[f32, W, G], p: f32, q: f32, steps: i32, *,
-         WARPS: (4, 8, 12) = 4, KIB: (1, 25, 50, 100, 200) = 200):
+def turn(y: Out[f32, W, G], p: f32, q: f32, steps: i32, *, WARPS: (4, 8, 12) = 4, KIB: (1, 25, 50, 100, 200) = 200):
     """W waves of CTAs with KIB KiB of shared memory; the first warp of each takes 16 dependent multiply-adds `steps` times."""
     launch(ctas=W * G)
 
@@ -54,7 +53,7 @@ def turn(x: In[f32, 32], y: Out[f32, W, G], p: f32, q: f32, steps: i32, *,
 
     with rows as w:
         if w == 0:
-            v = load(x[:], vec(1).cols[32])
+            v = fragment(f32, vec(1).cols[32], 0.5)
             for t in range(steps):
                 for i in unroll(16):
                     v = v * p + q
@@ -64,7 +63,7 @@ def turn(x: In[f32, 32], y: Out[f32, W, G], p: f32, q: f32, steps: i32, *,
 
 
 @kernel(target="sm_90a")
-def turn_cluster(x: In[f32, 32], y: Out[f32, W, G], p: f32, q: f32, steps: i32, *, CL: (2, 4) = 2):
+def turn_cluster(y: Out[f32, W, G], p: f32, q: f32, steps: i32, *, CL: (2, 4) = 2):
     """As turn with four warps and 200 KiB, in clusters that meet at the end."""
     where(G % CL == 0)
     launch(ctas=W * G, cluster=CL)
@@ -75,7 +74,7 @@ def turn_cluster(x: In[f32, 32], y: Out[f32, W, G], p: f32, q: f32, steps: i32, 
 
     with rows as w:
         if w == 0:
-            v = load(x[:], vec(1).cols[32])
+            v = fragment(f32, vec(1).cols[32], 0.5)
             for t in range(steps):
                 for i in unroll(16):
                     v = v * p + q

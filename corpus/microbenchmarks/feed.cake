@@ -3,7 +3,7 @@
 
 @kernel(target="sm_90a")
 def fed_products(a: In[bf16, R, 64], b: In[bf16, R, 64], y: Out[f32, G, 128], p: f32, q: f32, rest: i32, trips: i32, *,
-                 BN: (64, 128, 256) = 256, STAGES: (2, 3, 4) = 4):
+                 BN: (64, 128, 256) = 256, STAGES: (2, 3, 4, 8) = 4):
     """A trip: boxes of A (128 x 64) and B (BN x 64) from memory and the product m128 x BN x k64 of two warpgroups, in a ring of STAGES,
     then a pause of `rest` times 16 dependent multiply-adds. Eight CTAs read the same B, every eighth the same A.
     """

@@ -3,7 +3,7 @@
 
 @kernel(target="sm_90a")
 def flight(x: In[f32, R, 128 * U], y: Out[f32, G, WARPS], trips: i32, *,
-           U: (1, 2, 4, 8) = 1, WARPS: (4, 8) = 4, CTAS: (1, 2, 4, 6, 8) = 1):
+           U: (1, 2, 4, 8) = 1, WARPS: (4, 8, 16, 32) = 4, CTAS: (1, 2, 4, 6, 8) = 1):
     """A warp loads U pieces of 512 bytes a trip and waits for them; WARPS x CTAS warps an SM."""
     where(R >= G * WARPS)
     launch(ctas=G, ctas_per_sm=CTAS)
@@ -38,7 +38,7 @@ def flight_copy(x: In[f32, T, G, WARPS, 128 * U], y: InOut[f32, T, G, WARPS, 128
 
 
 @kernel(target="sm_90a")
-def flight_write(y: InOut[f32, T, G, WARPS, 128], trips: i32, *, WARPS: (4, 8) = 4, CTAS: (1, 2, 4, 6, 8) = 1):
+def flight_write(y: InOut[f32, T, G, WARPS, 128], trips: i32, *, WARPS: (4, 8, 16, 32) = 4, CTAS: (1, 2, 4, 6, 8) = 1):
     """A trip writes all of y: a warp stores 512 bytes, T times."""
     launch(ctas=G, ctas_per_sm=CTAS)
 
@@ -52,32 +52,46 @@ def flight_write(y: InOut[f32, T, G, WARPS, 128], trips: i32, *, WARPS: (4, 8) =
 
 
 @kernel(target="sm_90a")
-def hold(x: In[f32, R, 1024], y: Out[f32, G, WARPS], trips: i32, *, WARPS: (8, 16) = 8, WHO: (0, 1, 2) = 0):
-    """A warp reads one row of 4 KiB a trip, again and again all R of them. WHO 0: each SM the same rows every time,
-    1: others every time, 2: every SM all rows.
-    """
+def hold(x: In[f32, R, 1024], y: Out[f32, G, WARPS], trips: i32, *, WARPS: (8, 16) = 8):
+    """A warp reads one row of 4 KiB a trip, again and again the same ones, past L1: all R rows by all SMs."""
     where(R >= G * WARPS)
     launch(ctas=G)
 
     rows = role(warp, count=WARPS)
 
     with rows as w:
-        first = cta * WARPS + w
-        step = cta_count * WARPS
-        if WHO == 2:
-            first = w * 1
-            step = WARPS * 1
-        at = first
+        at = cta * WARPS + w
         top = fragment(f32, vec(4).cols[1024], 0)
         for t in range(trips):
             top = max(top, load(x[at, :], vec(4).cols[1024], cache=no_allocate))
-            at += step
+            at += cta_count * WARPS
             if at >= R:
-                if WHO == 1:
-                    at = at - R
-                else:
-                    at = first
+                at = cta * WARPS + w
         store(y[cta, w], row_max(top))
+
+
+@kernel(target="sm_90a")
+def pass_read(x: In[f32, R, 1024], y: Out[f32, R], *, GRID: (0, 2) = 2):
+    """A launch reads all R rows of 4 KiB once: GRID CTAs an SM take turns, with 0 a CTA takes eight rows."""
+    launch(ctas=select(GRID == 0, ceil_div(R, 8), device.sms * GRID))
+
+    rows = role(warp, count=8)
+
+    with rows as w:
+        for r in range(cta * 8 + w, R, cta_count * 8):
+            store(y[r], row_max(load(x[r, :], vec(4).cols[1024])))
+
+
+@kernel(target="sm_90a")
+def pass_copy(x: In[f32, R, 1024], y: Out[f32, R, 1024], *, GRID: (0, 2) = 2):
+    """As pass_read; every row is copied."""
+    launch(ctas=select(GRID == 0, ceil_div(R, 8), device.sms * GRID))
+
+    rows = role(warp, count=8)
+
+    with rows as w:
+        for r in range(cta * 8 + w, R, cta_count * 8):
+            store(y[r, :], load(x[r, :], vec(4).cols[1024]))
 
 
 @kernel(target="sm_90a")
