@@ -40,7 +40,7 @@ def estimate(
     """Predict time and bounds of FILE at one shape; of several candidates, their order."""
     from server.programs import Ref
     from server.ranking import Request
-    from server.terminal import show_data, show_ranking, working
+    from server.terminal import show_estimate, show_ranking, working
 
     wanted = parse_shape(shape)
     sets, varied = binding_sets(settings), values_of(vary)
@@ -49,7 +49,7 @@ def estimate(
     if len(bases) == 1 and len(sets) == 1 and not varied:
         ref = Ref(text=bases[0].text, bindings=sets[0], target=target, kernel=kernel)
         result = engine.estimate(ref, wanted, "detailed", device, l2)
-        finish(ctx, result, as_json, text=ref.text, name=str(files[0]), show=show_data)
+        finish(ctx, result, as_json, text=ref.text, name=str(files[0]), show=show_estimate)
     with working("estimating") as control:
         result = engine.rank(Request(bases, sets, varied), wanted, "detailed", device, l2, control)
     finish(ctx, result, as_json, show=show_ranking)

@@ -212,11 +212,11 @@ class Engine:
         return fit(result, detail)
 
     def report(self, unit: Unit, prove: bool = False) -> Any:
-        """The verifier's report on one bound kernel. One analysis at a time: two cores, and pure Python work."""
+        """The verifier's report on one bound kernel."""
         assert unit.bound is not None
         verify = _need("analyses", "verify")
         try:
-            with self._one_analysis(), computation_limit("verifying", VERIFY_S):
+            with self.one_analysis(), computation_limit("verifying", VERIFY_S):
                 from cake_ir.memo import memo
 
                 # kept with the kernel: an estimate at another shape need not verify it again
@@ -238,7 +238,8 @@ class Engine:
         return self._open[unit.variant_id]
 
     @contextmanager
-    def _one_analysis(self) -> Iterator[None]:
+    def one_analysis(self) -> Iterator[None]:
+        """One at a time: two cores, and pure Python work. Raises EngineError server/busy."""
         if not self._verify_lock.acquire(timeout=VERIFY_WAIT_S):
             raise EngineError(
                 "server/busy",
@@ -264,7 +265,7 @@ class Engine:
         if unit is not None and unit.bound is not None:
             of["bound"] = [unit.bound]
         try:
-            with self._one_analysis(), computation_limit("repairing", VERIFY_S):
+            with self.one_analysis(), computation_limit("repairing", VERIFY_S):
                 return with_fixes(diagnostics, program.text, most=3 if detail == "detailed" else 1, **of)
         except EngineError:
             return diagnostics

@@ -44,6 +44,7 @@ Cake checks, estimates, compiles, tests and times GPU kernels written in Cake IR
 Loop: propose_ir -> verify -> estimate_cost -> compile_and_bench -> profile -> report_failure, handing on ir_id.
 After a rejection: propose_ir(base_id, edits=[{old, new}]); an entry of `fixes` marked verified can be sent as it is.
 Ids are content hashes, good as long as the workspace. Tunables go into `bindings`; never resend a text for one.
+estimate_cost with sets, vary or candidates orders schedules before any is built or run.
 Read cake://ops/index, rules/index, targets/index, contracts/index, corpus/index (also with read_artifact).
 Long work answers status running with a job_id: call the same tool with that job_id to ask again.
 Estimates are predictions; only compile_and_bench and profile measure. Without a GPU all but timing works.

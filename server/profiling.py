@@ -15,7 +15,7 @@ from server.errors import BadArgument, Cancelled, EngineError, UnknownId
 from server.gpu_work import COMPILE_TIMEOUT_S, as_error, device_name, job_of
 from server.predictions import mispredicted_next, model_row, outside, predicted
 from server.programs import Program, Unit
-from server.results import Detail, Result, clean, plain
+from server.results import Detail, Result, clean, plain, rounded
 from server.shapes import shape_list
 from server.store import is_id
 from server.worker import Control
@@ -132,7 +132,7 @@ def _compared(
         found["lines"] = [
             {k: x[k] for k in ("role", "line", "ops", "delta_us")} for x in found["lines"] if x["delta_us"]
         ]
-    return _rounded(plain(found))
+    return rounded(plain(found))
 
 
 def _sentence(raw: Mapping[str, Any]) -> str:
@@ -166,7 +166,7 @@ def _facts(raw: Mapping[str, Any], spec: Any, detail: Detail) -> dict[str, Any]:
     if detail == "detailed":
         data["conditions"] = row.get("conditions")
     data["timing"] = {k: v for k, v in data["timing"].items() if v is not None}
-    return _rounded({k: plain(v) for k, v in data.items() if v not in (None, [], {})})
+    return rounded({k: plain(v) for k, v in data.items() if v not in (None, [], {})})
 
 
 def _artifacts(
@@ -210,12 +210,3 @@ def next_step(program: Program, contract: str, raw: Mapping[str, Any], kept: str
         return f"the model said {model['low_us']:.4g} to {model['high_us']:.4g} us: {mispredicted_next(kept)}"
     at = f" at line {said['limiters'][0]['line']}" if said["limiters"] else ""
     return f"edit what limits it{at}, then profile(..., compare_with={kept!r}) says what the edit changed"
-
-
-def _rounded(value: Any) -> Any:
-    """Numbers to four digits: an answer is for reading, the artifact has them all."""
-    if isinstance(value, float):
-        return float(f"{value:.4g}")
-    if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
-    return [_rounded(v) for v in value] if isinstance(value, list) else value

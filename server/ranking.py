@@ -323,7 +323,7 @@ def _answer(
     result.data = {
         "shape": dict(shape), "device": device, "l2": l2, "calibrated": first.calibrated, "counts": counts,
         "contenders": ranking.contenders, "resolution": prior.resolution,
-        "ranking": rows, "rejected": bad, "prior": [prior_row(p) for p in prior.priors], "note": prior.note,
+        "ranking": rows, "rejected": bad, "prior": [prior_row(p) for p in prior.priors], "prior_note": prior.note,
     }  # fmt: skip
     result.data = {k: v for k, v in result.data.items() if v not in (None, [], "")}
     result.summary = _summary(rows, result.data, first, prior)

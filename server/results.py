@@ -74,6 +74,15 @@ def plain(value: Any, depth: int = 12) -> Any:
     return clean(str(value), 500)
 
 
+def rounded(value: Any) -> Any:
+    """Numbers to four digits: an answer is for reading, an artifact has them all."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {k: rounded(v) for k, v in value.items()}
+    return [rounded(v) for v in value] if isinstance(value, list) else value
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid")
 

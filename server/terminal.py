@@ -222,6 +222,33 @@ def _tree(out: Console, value: Any, depth: int) -> None:
             out.print(f"{pad}{escape(str(key))}: {escape(_cell(item))}")
 
 
+def show_estimate(result: Result) -> None:
+    """What costs the time, where the critical path goes, what neighbouring schedules would take, and what to try."""
+    out, data = console(), result.data
+    for n, x in enumerate(data.get("limiters", ()), 1):
+        out.print(f"[bold]{n}. {escape(x['what'])}[/bold]: {_cell(x['cost_us'])} us ({x['share']:.0%})")
+        if x.get("message"):
+            out.print(f"   [dim]{escape(x['message'])}[/dim]")
+    if data.get("path"):
+        rows = [
+            {**{k: x[k] for k in ("role", "line", "op", "why", "us")}, "share": f"{x['share']:.0%}"}
+            for x in data["path"]
+        ]
+        _print_table(out, rows, "critical path")
+    tried = data.get("sensitivity", ())
+    if tried:
+        rows = [
+            {"change": x["what"], "us": x.get("time_us"), "saves us": x.get("saves_us"), "rejected by": x.get("rule", "")} for x in tried
+        ]  # fmt: skip
+        _print_table(out, rows, "neighbouring schedules, predicted")
+    for x in data.get("advice", ()):
+        out.print(f"[green]try[/] {escape(x['title'])}: {escape(x['why'])}")
+    bounds = ", ".join(f"{k} {_cell(v)}" for k, v in data.get("bounds_us", {}).items())
+    out.print(f"[dim]{escape(f'us that each resource needs alone: {bounds}')}[/dim]")
+    for text in data.get("assumptions", ()):
+        out.print(f"[dim]{escape(text)}[/dim]")
+
+
 def show_ranking(result: Result) -> None:
     """Candidates in order, then the rejected with their reasons, then what the order is worth."""
     out, data = console(), result.data

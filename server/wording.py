@@ -95,12 +95,18 @@ def label(result: Result, items: Sequence[str]) -> Result:
     return result
 
 
-def estimate_summary(unit: Unit, shape: Mapping[str, int], found: Any) -> str:
+def estimate_summary(unit: Unit, shape: Mapping[str, int], found: Any, bound_class: str) -> str:
     dims = ",".join(f"{k}={v}" for k, v in shape.items())
+    begin = f"{unit.kernel} at {dims} on {found.device}, L2 {found.l2}: "
+    if not found.calibrated:
+        return (
+            f"{begin}at least {found.floor_us:.4g} us; uncalibrated, so bounds only ({found.time_us:.4g} us by rates of the data sheet and "
+            "assumed latencies), not a measurement"
+        )
+    span = f" ({found.low_us:.4g} to {found.high_us:.4g})" if found.high_us is not None else ""
     return (
-        f"{unit.kernel} at {dims} on {unit.target}: estimated {found.time_us:.4g} us, no schedule below "
-        f"{found.floor_us:.4g} us, roofline {found.bound_by}, schedule limited by {found.limited_by} "
-        f"({'rates measured on ' + found.source if found.calibrated else 'uncalibrated model'}, not a measurement)"
+        f"{begin}predicted {found.time_us:.4g} us{span}, bound by {bound_class}, no schedule below {found.floor_us:.4g} us (rates measured "
+        f"on {found.source}; not a measurement)"
     )
 
 

@@ -76,7 +76,9 @@ def played(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     yield fake
 
 
-def test_a_bench_is_prepared_timed_and_stored_once(engine: Engine, played: Played) -> None:
+def test_a_bench_is_prepared_timed_and_stored_once(
+    engine: Engine, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = engine.evaluate.bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE])
     assert first.status == "passed" and first.data["device"] == DEVICE and first.data["reused"] is False
     row = first.data["shapes"][0]
@@ -88,8 +90,13 @@ def test_a_bench_is_prepared_timed_and_stored_once(engine: Engine, played: Playe
     assert job.variant_id == first.ids["variant_id"]
     again = engine.evaluate.bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE])
     assert again.data["reused"] is True and len(played.jobs) == 1
-    engine.evaluate.bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE], fresh=True)
-    assert len(played.jobs) == 2
+    assert "predicted_us" not in row, "nothing is predicted for a device that nobody measured"
+    monkeypatch.setitem(DEVICE, "name", "NVIDIA H200")
+    known = engine.evaluate.bench(Ref(text=KMEANS), "kmeans_assign", [SHAPE], fresh=True)
+    row = known.data["shapes"][0]
+    assert len(played.jobs) == 2 and row["outside"] and row["predicted_interval"][1] < 100
+    assert "2 times outside what the model predicted" in known.summary
+    assert f"report_failure(symptom='mispredicted_time', measurement_id={known.ids['measurement_id']!r}" in known.next
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ async def test_a_profile_names_what_bounds_the_kernel_and_three_lines(
         ("wgmma", "math", 40.0), ("wait", "math", 30.0), ("elementwise", "math", 30.0),
     ]  # fmt: skip
     assert [x["line"] for x in data["limiters"][:2]] == [LINES["wgmma("], LINES["wait(full"]]
-    assert "100 us, bound by tensor" in got["summary"] and "off by more than 2x" in got["next"]
+    assert "100 us, bound by tensor" in got["summary"] and "edit what limits it at line" in got["next"]
     assert (
         data["timing"]["tflop_per_s"] == 500
         and data["timeline"]["overhead"] == 0.03
