@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cake_ir.diagnostics import CakeError
-from lowering.timeline import KINDS, Shape, Timeline, chrome_trace, clock_ghz, decode, fit, tracks_of
+from lowering.timeline import KINDS, Shape, Timeline, chrome_trace, clock_ghz, decode, fit, starts, tracks_of
 
 TABLE = {
     "kernel": "k", "file": "k.cake", "tracks": [["p", 0], ["m", 0]],
@@ -187,6 +187,15 @@ def test_the_clock_is_read_off_two_launches_where_one_is_too_short() -> None:
     assert clock_ghz(b, a) == pytest.approx(2.0, rel=1e-4)
     with pytest.raises(CakeError, match="how fast"):
         clock_ghz(b)
+
+
+def test_starts_are_the_first_of_each_sm_without_the_marks() -> None:
+    r = Recorder(Shape(2, 3, 1, 32))
+    r.track(0, 0, [(1, 4_000)], end=4_200, sm=7, skew=5)
+    r.track(0, 1, [(1, 100)], end=200, sm=7)  # no timer but in the first track
+    r.track(1, 0, [(1, 3_000)], end=3_200, sm=7, skew=5)
+    r.track(2, 0, [(1, 5_000)], end=5_200, sm=8)
+    assert starts(r.words.tobytes(), r.shape) == {7: (3_000, 6_005), 8: (5_000, 10_000)}
 
 
 def test_buffers_fit_their_budget() -> None:
