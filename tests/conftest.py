@@ -1,4 +1,4 @@
-"""One folder of compiled kernels per run of pytest, shared by its worker processes (see tests.compiled)."""
+"""What holds for a whole run of pytest and its worker processes: one folder of compiled kernels (see tests.compiled), one thread each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import tempfile
 
 import pytest
+
+# Before numpy is loaded: small products lose more to the spinning of a pool of threads than they gain, and workers fill the cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from tests.compiled import FOLDER
 
