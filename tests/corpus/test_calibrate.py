@@ -145,6 +145,18 @@ def test_the_slope_is_free_of_launch_and_set_up(jobs: dict[str, Any], played: An
         assert len(rate["few_us"]) == run.ROUNDS and rate["sm_mhz"] == MHZ
 
 
+def test_a_clock_that_settles_is_read_from_an_idle_device_on(
+    jobs: dict[str, Any], played: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(run.time, "sleep", slept.append)
+    one = {**jobs["jobs"][0], "mode": "settling", "after_ms": 4}
+    found = run.measure({**jobs, "jobs": [one]})["rates"][one["rate"]]
+    single = 7 + 0.02 * one["runs"][1]["trips"]
+    assert slept.count(run.IDLE_S) == run.STRETCHES == len(found["many_us"])
+    assert found["many_us"] == pytest.approx([single] * run.STRETCHES, rel=0.02) and set(found["many_mhz"]) == {MHZ}
+
+
 def test_other_devices_are_refused(jobs: dict[str, Any], played: Any) -> None:
     with pytest.raises(CakeError) as found:
         run.measure({**jobs, "sms": 132})
