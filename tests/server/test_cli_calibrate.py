@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from mcp import Client
 
 from corpus.calibrate import run as measuring
 from corpus.calibrate.prepare import read
 from server.cli import cli
 from tests.corpus.test_calibrate import answers
+from tests.server.conftest import call
 
 KERNEL = Path(__file__).parents[2] / "corpus" / "kernels" / "rmsnorm.cake"
 
@@ -64,7 +66,7 @@ def test_without_a_gpu_the_steps_are_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("argv", "words"), [
-    (("--show", "--prepare", "x"), "three steps"),
+    (("--show", "--prepare", "x"), "steps of their own"),
     (("--record", "nowhere", "nowhere"), "corpus/bad-jobs"),
     (("--prepare", "x", "--only", "nothing.like.this"), "corpus/no-probes"),
     (("--prepare", "x", "--target", "sm_80"), "corpus/no-probes"),
@@ -86,6 +88,18 @@ def test_an_estimate_names_its_device_or_declines(tmp_path: Path) -> None:
     got = json.loads(run(tmp_path, *argv, "sm_90a", "--device", "NVIDIA H200", "--json").stdout)
     assert got["data"]["calibrated"] is True and "rates measured on NVIDIA H200" in got["summary"]
     got = json.loads(run(tmp_path, *argv, "sm_80", "--json").stdout)
-    assert got["data"]["calibrated"] is False and "uncalibrated" in got["summary"]
+    assert got["data"]["calibrated"] is False and "uncalibrated, so bounds only" in got["summary"]
     got = run(tmp_path, *argv, "sm_90a", "--device", "NVIDIA H100 PCIe")
     assert got.exit_code == 1 and "cost/unknown-device" in got.output and "cake calibrate" in got.output
+
+
+@pytest.mark.anyio
+async def test_the_tool_claims_bounds_only_without_a_calibration_and_declines_unknown_devices(client: Client) -> None:
+    asked = {"text": KERNEL.read_text(), "shape": {"M": 16384, "D": 4096}}
+    sheet = await call(client, "estimate_cost", **asked, target="sm_80")
+    assert sheet["data"]["calibrated"] is False and "data sheet" in sheet["data"]["source"]
+    assert f"at least {sheet['data']['floor_us']:.4g} us; uncalibrated, so bounds only" in sheet["summary"]
+    unknown = await call(client, "estimate_cost", **asked, target="sm_90a", device="NVIDIA H20")
+    (why,) = unknown["diagnostics"]
+    assert unknown["status"] == "rejected" and "data" not in unknown
+    assert why["rule"] == "cost/unknown-device" and "cake calibrate" in why["message"]
