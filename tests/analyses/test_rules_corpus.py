@@ -12,6 +12,7 @@ from analyses.verifier import render
 from cake_ir import bind, parse
 
 KERNELS = sorted((Path(__file__).parents[2] / "corpus" / "kernels").glob("*.cake"))
+MOST_S = 2.5
 CASES = [(p, k.name, t) for p in KERNELS for k in parse(p.read_text()).file.kernels for t in k.targets]  # type: ignore[union-attr]
 
 
@@ -29,10 +30,12 @@ def test_corpus_kernels_are_accepted(path: Path, name: str, target: str) -> None
         start = time.process_time()
         report = verify(kernel)
         spent.append(time.process_time() - start)
+        if spent[-1] < MOST_S:
+            break
     assert report.accepted, [d.render() for d in report.diagnostics]
     assert not [d for d in report.diagnostics if d.severity == "error"]
     assert {p.name for p in report.properties} >= {"progress", "data order", "resources", "on-chip bounds"}
-    assert min(spent) < 2.5, f"{1000 * min(spent):.0f} ms of processor time"
+    assert min(spent) < MOST_S, f"{1000 * min(spent):.0f} ms of processor time"
 
 
 def test_the_ledger_lists_who_arrives_how_often_and_who_waits() -> None:

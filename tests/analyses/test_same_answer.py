@@ -80,16 +80,21 @@ def answers(text: str, bindings: dict[str, Any] | None = None, fixes: bool = Fal
     )
 
 
+def chosen() -> list[dict[str, Any]]:
+    """Full reports, repairs included, of accepted and rejected programs."""
+    subjects = [*SUBJECTS[1:8:2], SUBJECTS[6], Subject(LARGE, "                wait(b1_full[n])\n")]
+    return [answers(s.text, s.bindings, True) for s in subjects]
+
+
 CHILD = """
-import json, sys
-from tests.analyses.test_same_answer import LARGE, SUBJECTS, Subject, answers
-chosen = [*SUBJECTS[1:8:2], SUBJECTS[6], Subject(LARGE, "                wait(b1_full[n])\\n")]
-print(json.dumps([answers(s.text, s.bindings, True) for s in chosen]))
+import json
+from tests.analyses.test_same_answer import chosen
+print(json.dumps(chosen()))
 """
 
 
 def test_every_process_and_hash_seed_gives_the_same_report() -> None:
-    """Full reports, repairs included, of accepted and rejected programs."""
+    """Two other processes, and this one, which has a seed of its own and has done other work."""
     running = [
         subprocess.Popen(
             [sys.executable, "-c", CHILD],
@@ -98,13 +103,14 @@ def test_every_process_and_hash_seed_gives_the_same_report() -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for seed in ("0", "1", "2")
+        for seed in ("0", "1")
     ]
+    mine = chosen()
     outputs = [p.communicate(timeout=600)[0] for p in running]
     assert all(p.returncode == 0 for p in running)
     reports = [json.loads(out) for out in outputs]
     assert any(d["fixes"] for r in reports[0] for d in r["diagnostics"])
-    assert reports[0] == reports[1] == reports[2]
+    assert mine == reports[0] == reports[1]
 
 
 # ---- texts that mean the same

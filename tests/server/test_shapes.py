@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from mcp import Client
 
+from server import gpu_work
 from server.cli import cli
 from server.engine import Engine
 from server.programs import Ref
 from server.shapes import interpretable, unchecked
+from tests import compiled
 from tests.server.conftest import KMEANS, ROOT, call
 
 SMALL = {"B": 1, "N": 130, "C": 200, "D": 64}
@@ -34,7 +36,14 @@ async def test_wrong_shapes_are_refused_before_any_work(
     assert got["code"] == code and says in got["summary"]
 
 
+@pytest.fixture
+def cpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU worker answers from this process."""
+    monkeypatch.setattr(gpu_work, "run_worker", compiled.worker)
+
+
 @pytest.mark.anyio
+@pytest.mark.usefixtures("cpu_here")
 async def test_a_named_set_that_needs_a_gpu_is_not_passed_silently(client: Client) -> None:
     ir_id = (await call(client, "propose_ir", text=KMEANS))["ids"]["ir_id"]
     got = await call(
@@ -68,6 +77,7 @@ def test_shape_sets_are_spelled_alike_everywhere() -> None:
     assert [f.name for f in files if "held_out" in f.read_text()] == []
 
 
+@pytest.mark.usefixtures("cpu_here")
 def test_listed_shapes_that_nobody_would_wait_for_give_way_to_the_boundary_set(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
