@@ -183,10 +183,16 @@ def _cut(text: str, span: Span) -> str:
 def gates(bound: BoundKernel, shapes: tuple[Witness, ...], outputs: bool) -> tuple[Diagnostic, ...]:
     """The errors of the static rules and of the order reading on the first shapes of the original that this kernel admits. outputs: also
     whether everything is written, once and inside."""
+    lend(bound, shapes)
+    return verify(bound, None, brief=True, deep=outputs).diagnostics
+
+
+def lend(bound: BoundKernel, shapes: tuple[Witness, ...]) -> None:
+    """Have a kernel looked at on the first shapes of a similar one that it admits, instead of a search for its own; where it admits
+    none, nothing changes. To be called before anything is derived."""
     few = tuple(w for w in (_moved(bound, w) for w in shapes) if w is not None)[:FEW]
     if few:
         memo(bound, "witnesses", lambda: WitnessSet(few, (), ()))
-    return verify(bound, None, brief=True, deep=outputs).diagnostics
 
 
 def _moved(bound: BoundKernel, w: Witness) -> Witness | None:
