@@ -71,6 +71,7 @@ class CheatDriver(FakeDriver):
 
     launched: dict[bytes, int] = field(default_factory=dict)
     kept: dict[bytes, dict[Any, Any]] = field(default_factory=dict)
+    seen: dict[Any, tuple[str, Contract, Shape, dict[str, np.ndarray], dict[str, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -91,6 +92,20 @@ class CheatDriver(FakeDriver):
         return (OK,)
 
     def _run(self, cubin: bytes, pointers: list[int], extents: list[int]) -> float:
+        arguments = (cubin, *pointers, *extents)  # a benchmark launches the same thousands of times
+        if arguments not in self.seen:
+            self.seen[arguments] = self._arguments(cubin, pointers, extents)
+        name, contract, shape, tensors, named = self.seen[arguments]
+        launch = self.launched.get(cubin, 0)
+        self.launched[cubin] = launch + 1
+        call = Call(contract, shape, tensors, named, launch, self.kept.setdefault(cubin, {}))
+        share = BODIES[name](call)
+        return 1.0 if share is None else share
+
+    def _arguments(
+        self, cubin: bytes, pointers: list[int], extents: list[int]
+    ) -> tuple[str, Contract, Shape, dict[str, np.ndarray], dict[str, int]]:
+        """Which body, and the contract, shape, views of tensors and addresses that it gets."""
         name, _, of = cubin.decode().partition(" ")
         contract = contracts()[of]
         shape = dict(zip(contract.dims, extents, strict=False))
@@ -100,11 +115,7 @@ class CheatDriver(FakeDriver):
         for t in contract.tensors:
             dtype, full = numpy_dtype(contract.dtype(t, {})), contract.extents(t, shape)
             tensors[t.name] = at(named[t.name], dtype.itemsize * int(np.prod(full))).view(dtype).reshape(full)
-        launch = self.launched.get(cubin, 0)
-        self.launched[cubin] = launch + 1
-        call = Call(contract, shape, tensors, named, launch, self.kept.setdefault(cubin, {}))
-        share = BODIES[name](call)
-        return 1.0 if share is None else share
+        return name, contract, shape, tensors, named
 
 
 @contextmanager
