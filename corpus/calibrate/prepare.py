@@ -139,7 +139,8 @@ def _job(probe: Probe, sms: int, cubins: dict[str, str], cache_dir: Path | None)
         shapes = {t.name: [int(compile_sx(e)(env)) for e in t.extents] for t in bound.tensors}
         runs.append({"trips": trips, "plan": plan.to_json(), "shapes": shapes})
     return {
-        "rate": probe.rate, "mode": probe.mode, "after_ms": probe.after_ms, "cold": probe.cold, "runs": runs, "cubin": made.sha256,
+        "rate": probe.rate, "mode": probe.mode, "after_ms": probe.after_ms, "cold": probe.cold, "idle": probe.idle, "runs": runs,
+        "cubin": made.sha256,
         "tensors": {t.name: [t.dtype.name, t.direction] for t in bound.tensors},
         "ctas": runs[1]["plan"]["grid"], "content_id": content_of(probe), "bindings": dict(probe.bindings), "kernel": probe.kernel,
         "variant_id": variant_id(_file(probe.file), dict(probe.bindings), probe.target, probe.kernel),

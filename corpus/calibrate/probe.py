@@ -43,8 +43,9 @@ class Probe:
     dimension that holds the trip count. `sass`: mnemonics and how often they stand in the machine code at least, so that a loop that
     the compiler emptied is not measured; `most`: how often at most, so that no more is in flight than it says. `tensor`: FLOP of a trip on
     the tensor cores of an SM, so that a clock under load is known beside their share. `cold`: L2 holds nothing of the inputs before each
-    run. mode launches: trips are launches in one graph; sustained: the longer run again and again; settling: so too, from an idle device
-    on, for `after_ms` milliseconds; residency: nothing is timed, the driver is asked.
+    run; `idle`: the device rests before each run, so that its clock does not show what ran before. mode launches: trips are launches in
+    one graph; sustained: the longer run again and again; settling: so too, from an idle device on, for `after_ms` milliseconds;
+    residency: nothing is timed, the driver is asked.
     """
 
     rate: str
@@ -66,6 +67,7 @@ class Probe:
     after_ms: float = 0.0
     mode: Mode = "trips"
     cold: bool = False
+    idle: bool = False
     target: str = "sm_90a"
 
     def counts(self, sms: int) -> tuple[int, int]:

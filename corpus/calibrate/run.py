@@ -149,10 +149,10 @@ class _Bench:
         elif job["mode"] == "settling":
             answer |= self._settling(many, job["after_ms"])
         else:
-            cold = job["cold"]
+            cold, idle = job["cold"], IDLE_S if job["idle"] else 0.0
             for call in (few, many):
                 self._timed(call, cold)
-            rounds = [(*self._timed(few, cold), *self._timed(many, cold)) for _ in range(ROUNDS)]
+            rounds = [(*self._timed(few, cold, idle), *self._timed(many, cold, idle)) for _ in range(ROUNDS)]
             answer |= {
                 name: [r[i] for r in rounds] for i, name in enumerate(("few_us", "few_mhz", "many_us", "many_mhz"))
             }
@@ -208,8 +208,10 @@ class _Bench:
         us, mhz = self._timed(runs)
         return round(us / n, 3), mhz
 
-    def _timed(self, call: Callable[[int], None], cold: bool = False) -> tuple[float, float]:
-        """(µs between two events around one call, SM clock in MHz meanwhile)."""
+    def _timed(self, call: Callable[[int], None], cold: bool = False, idle: float = 0.0) -> tuple[float, float]:
+        """(µs between two events around one call, SM clock in MHz meanwhile), after a rest of `idle` seconds."""
+        if idle:
+            time.sleep(idle)
         if cold:
             self._empty_l2()
         self._clock.read(0, self.stream)

@@ -239,10 +239,11 @@ def _latencies() -> Iterator[Probe]:
         300,
         {"SIZE": 1 << 21},
         {"G": 1},
+        {"none": 0},
         sass={"LDG": 1},
     )
     yield Probe(
-        "latency.load.hbm", "memory", "chase", 1, "clk", "clk", 800, {"SIZE": 1 << 26}, {"G": 1}, trips=(500, 3000),
+        "latency.load.hbm", "memory", "chase", 1, "clk", "clk", 800, {"SIZE": 1 << 26}, {"G": 1}, {"none": 0}, trips=(500, 3000),
         sass={"LDG": 1}, cold=True,
     )  # fmt: skip
     yield Probe(
@@ -293,18 +294,19 @@ def _occupied() -> Iterator[Probe]:
 def _shared_boxes() -> Iterator[Probe]:
     """Boxes from L2 that so many CTAs read at about the same time, as the tiles of a GEMM are."""
     for share in (1, 2, 4, 8, 16, 33, 66):
-        for rows, stages in ((128, 8), (256, 4)) if share < 33 else ((128, 8),):
-            box = rows * 128.0
-            yield Probe(
-                f"tma.l2.shared{share}.rows{rows}", "rings", "tma_shared", box, "B/clk/SM", "per_clk", box / 50,
-                {"ROWS": rows, "STAGES": stages, "SHARE": share}, {"G": SMS, "R": L2_ROWS}, sass={"UTMALDG": 1},
-            )  # fmt: skip
+        box = 256 * 128.0
+        yield Probe(
+            f"tma.l2.shared{share}.rows256", "rings", "tma_shared", box, "B/clk/SM", "per_clk", box / 50,
+            {"ROWS": 256, "STAGES": 4, "SHARE": share}, {"G": SMS, "R": L2_ROWS}, sass={"UTMALDG": 1},
+        )  # fmt: skip
     for rows in (8, 64):
         for boxes in (1, 2, 4):
-            yield Probe(
-                f"tma.issue.rows{rows}.boxes{boxes}", "rings", "tma_several", 1, "clk/turn", "clk", max(250, boxes * rows * 2.0),
-                {"ROWS": rows, "BOXES": boxes}, {"G": 1, "R": 1024}, sass={"UTMALDG": boxes},
-            )  # fmt: skip
+            for busy in (0, 1):
+                yield Probe(
+                    f"tma.issue.rows{rows}.boxes{boxes}" + (".busy" if busy else ""), "rings", "tma_several", 1, "clk/turn", "clk",
+                    max(220, boxes * rows * 1.2), {"ROWS": rows, "BOXES": boxes, "BUSY": busy}, {"G": 1, "R": 1024},
+                    {"p": 0.5, "q": 0.25}, sass={"UTMALDG": boxes},
+                )  # fmt: skip
 
 
 def _copy_rings() -> Iterator[Probe]:

@@ -163,20 +163,29 @@ def async_fence(y: Out[i32, G, WARPS], trips: i32, *, WARPS: (4, 8) = 4):
 
 
 @kernel(target="sm_90a")
-def waited(y: Out[i32, G], trips: i32):
-    """A thread waits again and again for a phase that is complete."""
+def waited(y: Out[i32, G, WARPS], z: Out[f32, G, 128], p: f32, q: f32, trips: i32, *,
+           WARPS: (1, 4, 8, 12) = 1, BUSY: (0, 1) = 0):
+    """Warps wait again and again for a phase that is complete, eight times a trip; BUSY 1: four others take multiply-adds meanwhile."""
     launch(ctas=G)
 
-    single = role(thread)
+    rows = role(warp, count=WARPS)
+    others = role(warp, count=4)
 
-    bar = mbarrier(arrivals=1)
+    bar = mbarrier(arrivals=WARPS)
 
-    with single:
+    with rows as w:
         arrive(bar[0])
         for t in range(trips):
             for i in unroll(8):
                 wait(bar[0])
-        store(y[cta], trips)
+        store(y[cta, w], trips)
+    with others as o:
+        v = fragment(f32, vec(1).cols[32], 1)
+        if BUSY == 1:
+            for t in range(trips):
+                for i in unroll(64):
+                    v = v * p + q
+        store(z[cta, 32 * o:], v)
 
 
 @kernel(target="sm_90a")

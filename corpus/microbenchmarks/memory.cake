@@ -33,7 +33,7 @@ def copy(x: In[f32, T, G, WARPS, 1024], y: Out[f32, T, G, WARPS, 1024], *, WARPS
 
 
 @kernel(target="sm_90a")
-def chase(x: In[i32, SIZE], y: Out[i32, G], trips: i32, *, SIZE: (2097152, 67108864) = 2097152):
+def chase(x: In[i32, SIZE], y: Out[i32, G], none: i32, trips: i32, *, SIZE: (2097152, 67108864) = 2097152):
     """One thread loads words one after another: each address is 32 KiB and up to 31 words of what the load before gave further, so that
     it waits for that and finds another line. SIZE words.
     """
@@ -44,5 +44,5 @@ def chase(x: In[i32, SIZE], y: Out[i32, G], trips: i32, *, SIZE: (2097152, 67108
     with single:
         at = 0
         for t in range(trips):
-            at = (at + 8209 + (load(x[at]) & 31)) & (SIZE - 1)
+            at = (at + 8209 + (load(x[at]) & none)) & (SIZE - 1)
         store(y[cta], at)

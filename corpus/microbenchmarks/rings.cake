@@ -30,11 +30,15 @@ def tma_shared(x: In[bf16, R, 64], y: Out[i32, G], trips: i32, *,
 
 
 @kernel(target="sm_90a")
-def tma_several(x: In[bf16, R, 64], y: Out[i32, G], trips: i32, *, ROWS: (8, 64) = 8, BOXES: (1, 2, 4) = 1):
-    """A turn of a ring of four: wait, expect, BOXES copies: what a thread needs to issue them."""
+def tma_several(x: In[bf16, R, 64], y: Out[i32, G], z: Out[f32, G, 128], p: f32, q: f32, trips: i32, *,
+                ROWS: (8, 64) = 8, BOXES: (1, 2, 4) = 1, BUSY: (0, 1) = 0):
+    """A turn of a ring of four: wait, expect, BOXES copies: what a thread needs to issue them; BUSY 1: beside four warps that take
+    multiply-adds.
+    """
     where(R >= 4 * ROWS)
     launch(ctas=G)
 
+    others = role(warp, count=4)
     producer = role(thread)
 
     x_s = smem(bf16, BOXES * ROWS, 64, stages=4, swizzle=128)
@@ -49,6 +53,13 @@ def tma_several(x: In[bf16, R, 64], y: Out[i32, G], trips: i32, *, ROWS: (8, 64)
         for s in range(4):
             wait(full[trips - 4 + s])
         store(y[cta], trips)
+    with others as o:
+        v = fragment(f32, vec(1).cols[32], 1)
+        if BUSY == 1:
+            for t in range(trips):
+                for i in unroll(8):
+                    v = v * p + q
+        store(z[cta, 32 * o:], v)
 
 
 @kernel(target="sm_90a")
