@@ -111,7 +111,7 @@ def code_of(s: B.Let | B.Op, role: B.Role, narrow: str | None, m: Machine, clust
             return None
     kind = _kind(s)
     op = s if isinstance(s, B.Op) else None
-    delay, k = _after(op, m, role, warps)
+    delay, k = _after(op, m, warps)
     return Code(
         kind=kind,
         name=s.name if isinstance(s, B.Op) else s.frag.name,
@@ -197,7 +197,7 @@ def _reduction(op: B.Op) -> bool:
     return op.name.split("_")[0] in ("row", "col") or op.name in ("pick", "shift")
 
 
-def _after(op: B.Op | None, m: Machine, role: B.Role, warps: int) -> tuple[float, int]:
+def _after(op: B.Op | None, m: Machine, warps: int) -> tuple[float, int]:
     """(delay in clocks, groups that a wait leaves open)."""
     if op is None:
         return 0.0, 0
@@ -211,8 +211,6 @@ def _after(op: B.Op | None, m: Machine, role: B.Role, warps: int) -> tuple[float
         return latency[scope if scope in ("cta", "cluster") else "named"], 0
     if name == "fence_async":
         return latency["fence"], 0
-    if name in ("arrive", "expect") and warps == 1 and role.unit == "thread":
-        return latency["arrive"], 0
     if _reduction(op):
         return SHUFFLE_CLK * lanes_sharing(op, warps) + _chain(op, warps), 0
     return 0.0, 0

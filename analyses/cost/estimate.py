@@ -96,10 +96,9 @@ def estimate_on(
     reading = read(bound, env, grid, m, m.clock_hz, l2=l2, without=without, log=explain)
     per_sm = grid.active / m.sms
     depends = any(_depends(s) for s in B.walk(bound.body))
-    # the power cap lowers the clock the more the busier the tensor cores are
     tensor = reading.busy.get("tensor", 0.0) * per_sm
     used = 0.0 if "clock" in without or not reading.clocks else min(1.0, tensor / reading.clocks)
-    clock = m.clock_hz - (m.clock_hz - m.clock_tensor_hz) * used
+    clock = m.clock_under(used)
     launch_us = 0.0 if "launch" in without else m.latency["dependent_us" if depends else "launch_us"]
     start = (
         0.0 if "launch" in without else m.latency["start"] + (m.latency["cluster"] if bound.launch.cluster > 1 else 0.0)

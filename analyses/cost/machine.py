@@ -21,7 +21,7 @@ SCHEDULERS = 4
 """Warp schedulers of an SM (every target): a warp instruction a clock each."""
 
 ASSUMED: Mapping[str, float] = {
-    "load": 300, "load_hbm": 700, "l1": 40, "smem_load": 30, "tma": 700, "tma_hbm": 1100, "first_load": 1500, "hop": 90, "far": 240, "passed": 100, "arrive": 100,
+    "load": 300, "load_hbm": 700, "l1": 40, "smem_load": 30, "tma": 700, "tma_hbm": 1100, "first_load": 1500, "hop": 90, "far": 240, "passed": 150,
     "named": 35, "cta": 40, "cluster": 350, "fence": 40, "reduce": 80, "wgmma": 90, "mma": 33, "cta_start": 150, "turnaround": 450,
     "start": 500, "launch_us": 1.5, "dependent_us": 1.0,
 }  # fmt: skip
@@ -32,13 +32,16 @@ orders of magnitude are those of sm_90a."""
 FREE = 0.04
 """Part of a product's clocks in which other instructions cost it nothing: one minimum per element of it does not show."""
 
+CLOCK_KNEE = 0.55
+"""Part of the time that the tensor cores work up to which the clock stays at its first step (H200: 1750 to 1775 MHz from 17 to 56 %)."""
+
 CLUSTER_SHARE: Mapping[int, float] = {2: 1.0, 4: 120 / 132, 8: 120 / 132, 16: 112 / 132}
 """Part of the SMs that clusters of so many CTAs use where nothing was measured: what the driver answered for kernels that fill an SM on one
 H200 (30 clusters of 4, 15 of 8, 7 of 16)."""
 
 LATENCIES: Mapping[str, str] = {
     "tma": "tma.latency.l2", "tma_hbm": "tma.latency.hbm",
-    "far": "barrier.mbarrier.to_other_cta", "hop": "barrier.mbarrier.thread_to_group",
+    "far": "barrier.mbarrier.to_other_cta", "hop": "barrier.mbarrier.thread_to_group", "passed": "barrier.mbarrier.waited",
     "named": "barrier.named.role.groups1", "cta": "barrier.cta.warps8", "cluster": "barrier.cluster.ctas2", "fence": "barrier.fence_async",
     "reduce": "reduce.max.n8.groups1", "launch_us": "launch.graph.all_sms", "dependent_us": "launch.dependent.all_sms",
 }  # fmt: skip
@@ -49,8 +52,8 @@ LATENCIES: Mapping[str, str] = {
 class Machine:
     """One device.
 
-    sms; clocks in Hz: without load, and with the tensor cores busy all the time; `hbm_read`, `hbm_write`, `l2` (distinct lines read), `l2_write` in bytes
-    per second of the device; `port` (what copies of lines that others read too bring into an SM; `port_alone`: of one SM) and `smem` in bytes per clock and SM;
+    sms; clocks in Hz: without load, with the tensor cores busy some of the time, and all of it; `hbm_read`, `hbm_write`, `l2` (distinct lines read), `l2_write` in bytes
+    per second of the device; `port` (what copies of lines that others read too bring into an SM; `port_alone`, `write_alone`: of one SM, in and out) `smem`, and `far` (shared memory of another CTA of the cluster) in bytes per clock and SM;
     `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM by
     form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
     keeps others away; `l2_keeps`: bytes up to which a footprint stays in L2 from launch to launch, and from which nothing of it does;
@@ -62,6 +65,7 @@ class Machine:
     name: str
     sms: int
     clock_hz: float
+    clock_some_hz: float
     clock_tensor_hz: float
     hbm_read: float
     hbm_write: float
@@ -69,7 +73,9 @@ class Machine:
     l2_write: float
     port: float
     port_alone: float
+    write_alone: float
     smem: float
+    far: float
     fma: float
     alu: float
     special: float
@@ -79,7 +85,7 @@ class Machine:
     mma_sync: float
     flop: Mapping[int, float]
     alu_slots: float = 1.0
-    l2_keeps: tuple[float, float] = (42e6, 60e6)
+    l2_keeps: tuple[float, float] = (62e6, 90e6)
     drag: tuple[float, float, float] = (0.0, 0.0, 0.0)
     cluster_sms: Mapping[int, int] = field(default_factory=dict)
     calibrated: bool = False
@@ -96,6 +102,13 @@ class Machine:
         table = self.cluster_sms or {n: self.sms * share for n, share in CLUSTER_SHARE.items()}
         fits = min((n for n in table if n >= cluster), default=0)
         return int((table[fits] if cluster > 1 and fits else self.sms) // cluster * cluster)
+
+    def clock_under(self, used: float) -> float:
+        """The SM clock in Hz while the tensor cores work a part `used` of the time: any work lowers it by a step, much of it further."""
+        if not used:
+            return self.clock_hz
+        more = max(0.0, used - CLOCK_KNEE) / (1 - CLOCK_KNEE)
+        return self.clock_some_hz + (self.clock_tensor_hz - self.clock_some_hz) * more
 
     def product_clk(self, rows: int, n: int, k: int, bits: int, registers: bool) -> float:
         """Clocks of the tensor cores of an SM for one product rows x n x k of a warpgroup."""
@@ -136,8 +149,8 @@ def _sheet(target: Target) -> Machine:
     clock, sms = target.rate("clock_hz"), target.value("sm_count")
     per_sm, hbm = _fact(target, "l2_bytes_per_clk_per_sm", 64), target.rate("hbm_bytes_per_s")
     return Machine(
-        name=target.product, sms=sms, clock_hz=clock, clock_tensor_hz=clock, hbm_read=hbm, hbm_write=hbm, l2=per_sm * sms * clock, l2_write=per_sm * sms * clock / 2,
-        port=per_sm, port_alone=2 * per_sm, smem=_fact(target, "smem_bytes_per_clk", 128), fma=_fact(target, "fp32_lanes", 128),
+        name=target.product, sms=sms, clock_hz=clock, clock_some_hz=clock, clock_tensor_hz=clock, hbm_read=hbm, hbm_write=hbm, l2=per_sm * sms * clock, l2_write=per_sm * sms * clock / 2,
+        port=per_sm, port_alone=2 * per_sm, write_alone=per_sm / 2, smem=_fact(target, "smem_bytes_per_clk", 128), far=16.0, fma=_fact(target, "fp32_lanes", 128),
         alu=_fact(target, "alu_per_clk", 64), special=_fact(target, "sfu_per_clk", 16), shuffle=_fact(target, "shuffle_per_clk", 32),
         latency=ASSUMED, wgmma={}, mma_sync=_fact(target, "mma_sync_fraction", 1.0), flop=_peaks(target),
         source=f"data sheet of the {target.product}",
@@ -155,6 +168,7 @@ def _measured(target: Target, c: Calibration) -> Machine:
     sheet, peaks = _sheet(target), _peaks(target)
     slots = _alu_slots(v("issue.fma_and_minmax.warps8"))
     clock, tensor = v("clock.under.memory") * 1e6, v("clock.under.products") * 1e6
+    some = max(c.family("clock.under.gemm.duty").values(), default=tensor * 1e-6) * 1e6
     copy, read = max(c.family("hbm.copy.").values()), max(c.family("hbm.read.").values())
     alone = 2.0 * 64 * 128 * 64 / v("tensor.wgmma.bf16.rs.n128.alone") - 2.0 * 64 * 128 * 64 / v(
         "tensor.wgmma.bf16.rs.n128"
@@ -162,13 +176,11 @@ def _measured(target: Target, c: Calibration) -> Machine:
     first, empty = c.rates.get("launch.first_load.all_sms"), c.rates.get("launch.graph.all_sms")
     known = {name: c.value(rate) for name, rate in LATENCIES.items() if rate in c.rates} | {"wgmma": alone}
     known |= _load_latencies(c, clock) | _starts(c, clock)
-    if "barrier.mbarrier.passed" in c.rates:  # an arrival and a wait that passes, of a thread, half each
-        known["passed"] = known["arrive"] = c.value("barrier.mbarrier.passed") / 2
     if first is not None and empty is not None:
         known["first_load"] = (first.value - empty.value) * clock * 1e-6
     return replace(
-        sheet, name=c.device, sms=c.sms, clock_hz=clock, clock_tensor_hz=tensor, hbm_read=read, hbm_write=1 / (2 / copy - 1 / read),
-        l2=v("l2.read"), l2_write=max(c.family("flight.l2.write.").values(), default=v("l2.read") / 2), port=v("tma.l2.same.rows256"), port_alone=v("tma.l2.one_cta.rows256"), smem=v("smem.load.16B"), fma=v("issue.fma.warps8"), alu=v("issue.minmax"),
+        sheet, name=c.device, sms=c.sms, clock_hz=clock, clock_some_hz=min(clock, some), clock_tensor_hz=tensor, hbm_read=read, hbm_write=1 / (2 / copy - 1 / read),
+        l2=v("l2.read"), l2_write=max(c.family("flight.l2.write.").values(), default=v("l2.read") / 2), port=v("tma.l2.same.rows256"), port_alone=v("tma.l2.one_cta.rows256"), write_alone=c.rates["tma.store.one_cta.rows128"].value if "tma.store.one_cta.rows128" in c.rates else 32.0, smem=v("smem.load.16B"), far=c.rates["dsmem.store.all"].value if "dsmem.store.all" in c.rates else 16.0, fma=v("issue.fma.warps8"), alu=v("issue.minmax"),
         special=v("issue.special.exp2"), wgmma=wgmma, mma_sync=v("tensor.mma_sync.bf16.warps16") / peaks[16],
         latency={**ASSUMED, **known},
         alu_slots=slots, drag=_drag(c),

@@ -7,6 +7,7 @@ Long loops are cut (`Trim`): the first iterations and the last one are run, and 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from cake_ir.events import tainted_scalars
 
 EVENT_LIMIT = 60_000
 """Events of one trace; more are a program that no estimate is made of."""
+SHORTEST_PERIOD, LONGEST_PERIOD = 4, 12
+"""Iterations between the two lengths from which a loop over rings of stages is extrapolated."""
 REPRESENTATIVES = 4
 """Warps of one role that are simulated; each stands for as many as there are of its kind."""
 
@@ -148,19 +151,15 @@ class Program:
     # ---- compiling -------------------------------------------------------------------------------------------------
 
     def _limit(self, loop: B.For) -> tuple[int, int]:
-        inner = B.walk(loop.body)
-        stages = [
-            x.barrier.stages
-            for s in inner
-            if isinstance(s, B.Op)
-            for x in s.operands.values()
-            if isinstance(x, B.BarUse) and x.barrier.kind == "mbarrier"
-        ]
-        if any(isinstance(s, B.For) for s in inner) and stages:
-            return 2, 3
+        inner, stages = B.walk(loop.body), _rings(loop.body)
+        if any(isinstance(s, B.For) and _rings(s.body) for s in inner):
+            return 2, 3  # a loop over tiles
         if stages:
-            period = max(3, *stages)
-            return max(6, period + 3), max(6, period + 3) + period
+            # a whole number of turns of every ring, or of the longest
+            period = math.lcm(*stages)
+            period = period if period <= LONGEST_PERIOD else max(stages)
+            period *= -(-SHORTEST_PERIOD // period)
+            return period + max(4, max(stages)), 2 * period + max(4, max(stages))
         return 4, 6
 
     def _block(self, body: tuple[B.Stmt, ...], role: B.Role, narrow: str | None) -> tuple[Step, ...]:
@@ -324,6 +323,17 @@ class Program:
 
         _ = stages
         return at
+
+
+def _rings(body: tuple[B.Stmt, ...]) -> list[int]:
+    """Stages of the mbarriers that ops of a body use."""
+    return [
+        x.barrier.stages
+        for s in B.walk(body)
+        if isinstance(s, B.Op)
+        for x in s.operands.values()
+        if isinstance(x, B.BarUse) and x.barrier.kind == "mbarrier"
+    ]
 
 
 def _dependence(bound: B.BoundKernel) -> dict[B.ScalarVar, set[B.ScalarVar]]:

@@ -7,7 +7,6 @@ rounds of CTAs are linear in their trips: a run with fewer and one with more of 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -250,14 +249,13 @@ def _rates(m: Machine, clock_hz: float, grid: Grid, moved: Traffic, without: fro
     active = max(1, grid.active)
     # few SMs get more each than all together
     port = min(m.port_alone, m.port * m.sms / active)
-    distinct = max(0.0, active * clock_hz / m.l2 - 1 / port)
     return Rates(
-        port=INFINITE if "copies" in without else port, distinct=0.0 if "l2" in without else distinct,
-        l2_write=INFINITE if "l2" in without else m.l2_write / clock_hz / active,
+        port=INFINITE if "copies" in without else port, l2=INFINITE if "l2" in without else m.l2 / clock_hz / active,
+        l2_write=INFINITE if "l2" in without else min(m.write_alone, m.l2_write / clock_hz / active),
         hbm=INFINITE if "hbm" in without else min(m.hbm_read / clock_hz / active, port),
         hbm_write=INFINITE if "hbm" in without else min(m.hbm_write / clock_hz / active, port),
         latency_l2=late * m.latency["load"], latency_hbm=late * m.latency["load_hbm"], copy_l2=late * m.latency["tma"],
-        copy_hbm=late * m.latency["tma_hbm"], shares={k: math.sqrt(v) for k, v in moved.shares.items()}, misses=moved.misses, late=moved.late,
+        copy_hbm=late * m.latency["tma_hbm"], shares=moved.shares, misses=moved.misses, late=moved.late, near=moved.near, l1=m.smem, latency_l1=late * m.latency["l1"],
     )  # fmt: skip
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from analyses.cost.code import Kind
 from analyses.cost.machine import Machine
 from analyses.cost.program import Trace
 from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
+from cake_ir.derive.memory import memory_map
 
 if TYPE_CHECKING:
     from analyses.cost.reading import Grid
@@ -31,11 +33,13 @@ WAVES = 4
 @dataclass
 class Traffic:
     """By site of an op that moves global memory: `shares`, the part of its bytes that is distinct between CTAs at one time; `misses`, the
-    part of its bytes that passes device memory; `late`, how likely what it asks for is not in L2. reads, writes: bytes of device memory."""
+    part of its bytes that passes device memory; `late`, how likely what it asks for is not in L2; `near`, the part of what registers load
+    that L1 has. reads, writes: bytes of device memory."""
 
     shares: dict[int, float] = field(default_factory=dict)
     misses: dict[int, float] = field(default_factory=dict)
     late: dict[int, float] = field(default_factory=dict)
+    near: dict[int, float] = field(default_factory=dict)
     reads: float = 0.0
     writes: float = 0.0
 
@@ -44,19 +48,22 @@ def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: M
     """What the CTAs of a launch move, from what the traced cluster asks for. env is left as it was."""
     found, places = Traffic(), _Places(bound, env)
     sizes = tensor_bytes(bound, env)
-    footprint = sum(sizes.values())
-    gone = absent(footprint, m)
     ops = {s.site: r for s in B.walk(bound.body) if isinstance(s, B.Op) and (r := _region(s)) is not None}
     asked: dict[int, float] = defaultdict(float)  # bytes of one CTA
+    loads: set[int] = set()
     for a in trace.agents:
         for code, _, part, mult in a.events:
             if code.region is not None:
+                if code.kind == Kind.LOAD:
+                    loads.add(code.site)
                 asked[code.site] += code.l2 * part * mult * a.weight / bound.launch.cluster
     slots = min(grid.ctas, grid.sms * grid.busy)
     sampled = min(slots, SAMPLE)
     first = places.wave(sampled, slots, 0)
     for site, at in first.items():
         found.shares[site] = len(at) / sampled if sampled else 1.0
+    gone = absent(_kept(bound, ops, found.shares, sizes), m)
+    found.near = _near(bound, ops, first, found.shares, asked, grid, loads)
     whole = {site: b * grid.ctas * grid.average for site, b in asked.items()}
     need = _again(places, first, asked, grid, slots, sampled, m) if gone else {}
     by_tensor: dict[int, float] = defaultdict(float)
@@ -224,7 +231,56 @@ def tensor_bytes(bound: B.BoundKernel, env: Sequence[Any]) -> dict[int, float]:
     return {id(t): t.dtype.bits / 8 * math.prod(compile_sx(e)(env) for e in t.extents) for t in bound.tensors}
 
 
+SHARED = 0.75
+"""Distinct places per CTA below which lines count as read by several SMs."""
+
+
+def _kept(
+    bound: B.BoundKernel, ops: Mapping[int, B.Region], shares: Mapping[int, float], sizes: Mapping[int, float]
+) -> float:
+    """Bytes of L2 that all tensors take. L2 has two halves, and keeps a line in both when SMs of both read it: always what several SMs
+    read, every other line of what one does; what is written is kept once (H200: 40 MiB of own lines stay, of 60)."""
+    total = 0.0
+    for t in bound.tensors:
+        sites = [s for s, r in ops.items() if r.tensor is t]
+        several = any(shares.get(s, 1.0) < SHARED for s in sites)
+        total += sizes[id(t)] * (2.0 if several else 1.5)
+    return total
+
+
+def _near(
+    bound: B.BoundKernel, ops: Mapping[int, B.Region], first: Mapping[int, set[Any]], shares: Mapping[int, float],
+    asked: Mapping[int, float], grid: Grid, loads: set[int],
+) -> dict[int, float]:  # fmt: skip
+    """By site of a load to registers: the part that L1 has, because the CTA or another one of its SM read it before."""
+    room = bound.target.value("smem_per_sm") - grid.busy * memory_map(bound).total
+    out: dict[int, float] = {}
+    seen: dict[int, set[Any]] = defaultdict(set)
+    for site in sorted(loads):
+        region = ops[site]
+        tensor, at, bytes_ = id(region.tensor), first.get(site, set()), asked.get(site, 0.0)
+        if not at or not bytes_ or region.tensor.direction == "Out":
+            continue
+        common = shares.get(site, 1.0) <= 0.5  # neighbours on an SM read the same
+        lines = _panel_bytes(region, bytes_)
+        if lines * (1 if common else grid.busy) > room:
+            continue
+        if at <= seen[tensor]:
+            out[site] = 1.0
+        elif common:
+            out[site] = max(0.0, 1.0 - lines / (bytes_ * max(1.0, grid.per_sm)))
+        seen[tensor] |= at
+    return out
+
+
+def _panel_bytes(region: B.Region, asked: float) -> float:
+    """Bytes that a CTA reads at one place at most: what it asks for, or the tensor's innermost row if that is less."""
+    last = region.tensor.extents[-1]
+    known = last.value * region.tensor.dtype.bits / 8 if isinstance(last, B.SConst) else asked
+    return min(asked, known)
+
+
 def absent(footprint: float, m: Machine) -> float:
-    """The part of a footprint that L2 lost since the launch before read or wrote it."""
+    """The part of what takes `footprint` bytes of L2 that is lost from launch to launch."""
     low, high = m.l2_keeps
     return min(1.0, max(0.0, (footprint - low) / (high - low)))

@@ -9,6 +9,7 @@ completion until everybody who arrives at it has arrived.
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass, field
 
 from analyses.cost.code import Code, Kind
@@ -34,14 +35,15 @@ class Deadlock(Exception):
 
 @dataclass(frozen=True)
 class Rates:
-    """What the simulated SM gets of what all SMs share. Bytes per clock: port, l2_write, hbm, hbm_write; distinct: clocks more per byte that
-    no other SM asks for; latencies in clocks; per site: the parts of its bytes that count against L2 and against device memory."""
+    """What the simulated SM gets of what all SMs share. Bytes per clock: port, l2 (what no other SM asks for at that time), l2_write,
+    hbm, hbm_write; latencies in clocks; per site: the parts of its bytes that count against L2 and against device memory."""
 
     port: float
-    distinct: float
+    l2: float
     l2_write: float
     hbm: float
     hbm_write: float
+    l1: float
     latency_l2: float
     latency_hbm: float
     copy_l2: float
@@ -49,10 +51,14 @@ class Rates:
     shares: dict[int, float]
     misses: dict[int, float]
     late: dict[int, float]
+    near: dict[int, float]
+    latency_l1: float
 
     def load_latency(self, site: int) -> float:
         """Clocks until a load of a site arrives, queues aside."""
-        return self.latency_l2 + self.late.get(site, 0.0) * (self.latency_hbm - self.latency_l2)
+        near = self.near.get(site, 0.0)
+        far = self.latency_l2 + self.late.get(site, 0.0) * (self.latency_hbm - self.latency_l2)
+        return near * self.latency_l1 + (1 - near) * far
 
     def copy_latency(self, site: int) -> float:
         """Clocks until a bulk copy of a site has arrived, queues aside."""
@@ -423,8 +429,8 @@ class _Simulation:
             l2 = code.l2 * amount * share / r.l2_write
             end = sm.out = max(sm.out, t) + l2
         else:
-            # a line that several SMs ask for is read once and sent to each: what is distinct costs L2 more than what is sent again
-            l2 = amount * (code.port / r.port + code.l2 * share * r.distinct)
+            # a line that several SMs ask for at once is read once and sent to each; CTAs drift, so fewer ask at once than share it
+            l2 = amount * (code.port / r.port + code.l2 * math.sqrt(share) * max(0.0, 1 / r.l2 - 1 / r.port))
             end = sm.l2 = max(sm.l2, t) + l2
         busy["l2"] += l2
         miss = r.misses.get(code.site, 0.0)
@@ -453,7 +459,11 @@ class _Simulation:
                 a.ready[f] = (t + costs.smem_load, event)
             return t
         if kind == Kind.LOAD:
-            end = self._move(sm, code, part, t, a.weight) if part else t
+            near = r.near.get(code.site, 0.0)
+            end = self._move(sm, code, part * (1 - near), t, a.weight) if part and near < 1 else t
+            if near and part and costs.smem:  # L1 and shared memory are one
+                sm.smem = max(sm.smem, t) + near * code.port * part * a.weight / r.l1
+                end = max(end, sm.smem)
             end += r.load_latency(code.site) if part else 0.0
             for f in code.results:
                 a.ready[f] = (end, event)
@@ -489,7 +499,7 @@ class _Simulation:
         if kind == Kind.ARRIVE:
             for g in gates:
                 self._arrive(a.copy, g, t + (costs.far if code.far else costs.hop), event)
-            return t + code.delay * costs.local
+            return t
         if kind == Kind.BULK_COMMIT:
             a.bulk.append(a.bulk_last)
             return t

@@ -200,7 +200,7 @@ def op_work(op: B.Op, m: Machine, cluster: int, warps: int, folded: Folded = fro
         w["tensor"] += w["flop"] / m.flop[o["a"].buffer.dtype.bits]
         w["smem"] += (tile_bytes(o["a"]) + tile_bytes(o["b"])) / m.smem
     elif name == "store_async":
-        w["smem"] += max(tile_bytes(o["view"]), 32.0) / m.smem
+        w["smem"] += max(tile_bytes(o["view"]), 32.0) / m.far
         slots = placement(o["x"].type).slots
         count.add("issue", warps * max(1.0, slots / 4))
         elementwise(o["x"], slots, warps, count)
@@ -254,13 +254,28 @@ def _access(op: B.Op, m: Machine, warps: int, w: Work, count: Count) -> None:
     if op.name in ("ldmatrix", "stmatrix"):
         instructions = max(1.0, unique / 512)
     if isinstance(memory, B.View):
-        w["smem"] += max(instructions, unique / m.smem)
+        far = memory.rank is not None  # of another CTA of the cluster
+        w["smem"] += max(instructions, unique / (m.far if far else m.smem))
         count.add("issue", instructions)
     else:
-        w["l2"] += max(unique, 32.0)
-        w["port"] += max(unique, 32.0)
-        count.add("alu", instructions)
+        # lanes of an accumulator store 16 bytes of a row each time when elements have 16 bits: half a sector, which costs four times as much
+        halves = (
+            op.name == "store"
+            and kind is not None
+            and kind.layout.name in ("mma_d", "wgmma_d")
+            and kind.dtype.bits == 16
+        )
+        moved = max(unique, 32.0) * (4.0 if halves else 1.0)
+        w["l2"] += moved
+        w["port"] += moved
+        if (
+            kind is not None and kind.layout.name != "vec"
+        ):  # the tensor may end anywhere, so every element has a guard of its own
+            instructions = float(warps * placement(kind).slots)
+        count.add("alu", 2 * instructions)  # where it lies, whether it exists
         count.add("issue", instructions)
+        if op.name == "load" and kind is not None:
+            count.add("issue", warps * placement(kind).slots)  # what it is if it does not
     if "x" in o and kind is not None and not isinstance(o["x"], (B.SConst, B.SVar, B.SOp)):
         elementwise(o["x"], placement(o["x"].type).slots, warps, count)
 
