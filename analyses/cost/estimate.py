@@ -1,8 +1,7 @@
 """Time, bounds and schedule of one kernel at one shape, from the rates of a device.
 
-`analyses.cost.machine` holds the rates (measured where the device has a calibration), `work` what each op asks, `schedule` what a CTA
-takes; here CTAs become a grid: waves over the SMs, the limits of the whole device (HBM with every tensor moved once, L2), the clock
-under tensor load, the launch. docs/cost-model.md explains every term. What is not modelled is listed in `assumptions`.
+`analyses.cost.machine` holds the rates (measured where the device has a calibration), `work` what each op asks, `reading` what the SM with
+most CTAs takes; here come the limits of the whole device, the clock under tensor load and the launch. docs/cost-model.md explains every term. What is not modelled is listed in `assumptions`.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def estimate_on(
         0.0 if "launch" in without else m.latency["start"] + (m.latency["cluster"] if bound.launch.cluster > 1 else 0.0)
     )
     memory = {"hbm": 0.0 if "hbm" in without else reading.reads / m.hbm_read + reading.writes / m.hbm_write}
-    bounds = memory | _bounds(reading, m, clock, per_sm)
+    bounds = memory | _bounds(reading, m, clock, ctas * grid.average)
     inside = max((reading.clocks + start) / clock if ctas else 0.0, memory["hbm"])
     time_us = inside * 1e6 + launch_us
     floor = _floor(bound, env, reading, m)
@@ -130,11 +129,10 @@ def _grid(bound: B.BoundKernel, env: list[Any], ctas: int, m: Machine, without: 
     return Grid(ctas, resident, sms, busy, max(1, per_sm), _average_fraction(bound, env))
 
 
-def _bounds(reading: Reading, m: Machine, clock: float, per_sm: float) -> dict[str, float]:
-    """Seconds that each resource would need alone, spread evenly over all SMs."""
-    return {"l2": reading.l2_bytes / m.l2} | {
-        r: v * per_sm / clock for r, v in reading.busy.items() if r in SHARED and v > 0
-    }
+def _bounds(reading: Reading, m: Machine, clock: float, ctas: float) -> dict[str, float]:
+    """Seconds that each resource would need alone for the work of `ctas` CTAs like the first, spread evenly over all SMs."""
+    even = ctas / reading.ctas / m.sms / clock
+    return {"l2": reading.l2_bytes / m.l2} | {r: v * even for r, v in reading.busy.items() if r in SHARED and v > 0}
 
 
 def _floor(bound: B.BoundKernel, env: list[Any], reading: Reading, m: Machine) -> float:

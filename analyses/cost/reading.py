@@ -27,12 +27,13 @@ INFINITE = 1e18
 @dataclass
 class Reading:
     """clocks: of the SM with most CTAs, from its first CTA's start to its last one's end; cta: of one CTA that has the SM with its
-    neighbours. busy: clocks that each server of that SM works; reads, writes: bytes of device memory. outcome: the longest simulation, logged
-    when asked for; trace: its trace."""
+    neighbours. busy: clocks that each server of an SM works for `ctas` CTAs like the first; reads, writes: bytes of device memory; l2_bytes:
+    asked of L2, once for CTAs that ask at the same time. outcome: the longest simulation, logged when asked for; trace: its trace."""
 
     clocks: float
     cta: float
     busy: dict[str, float]
+    ctas: float
     stalls: dict[str, float]
     reads: float
     writes: float
@@ -154,17 +155,19 @@ def _read(
         for k, v in outcome.stalls.items():
             stalls[k] += factor * v
     assert outcome is not None
-    total *= stretch
+    # short statements pass busy pipes, and loops are cut where another server may limit: no server works longer than the SM runs
+    total = max(total, *busy.values()) * stretch
     if "wave" in without and grid.per_sm:
         total *= grid.ctas * grid.average / (grid.sms * grid.per_sm) if grid.ctas > grid.sms else 1.0
     flop = l2_bytes = 0.0
     for a in whole.agents:
         for code, _, part, mult in a.events:
             flop += code.flop * mult * a.weight
-            l2_bytes += code.l2 * part * mult * a.weight
+            own = moved.shares.get(code.site, 1.0) * (1 - moved.near.get(code.site, 0.0))
+            l2_bytes += code.l2 * own * part * mult * a.weight
     scale = grid.ctas * grid.average / cluster
     return Reading(
-        max(total, 0.0), max(cta, 0.0), dict(busy), dict(stalls), moved.reads, moved.writes, l2_bytes * scale, flop * scale, outcome, trace, len(corners)
+        max(total, 0.0), max(cta, 0.0), dict(busy), weight * rounds, dict(stalls), moved.reads, moved.writes, l2_bytes * scale, flop * scale, outcome, trace, len(corners)
     )  # fmt: skip
 
 

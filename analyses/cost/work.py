@@ -195,9 +195,9 @@ def op_work(op: B.Op, m: Machine, cluster: int, warps: int, folded: Folded = fro
         count.add("issue", t.rows / 16 * t.cols / 8 * a.cols * a.dtype.bits / 256)
     elif name == "tcgen05_mma":
         n, k = o["acc"].shape[1], o["a"].shape[1]
-        # a pair's product keeps both SMs busy for the same time
-        w["flop"] += 2.0 * 128 * n * k
-        w["tensor"] += w["flop"] / m.flop[o["a"].buffer.dtype.bits]
+        # of a pair's product each SM computes its 128 rows
+        w["flop"] += 2.0 * 128 * n * k * op.attrs["cta_group"]
+        w["tensor"] += 2.0 * 128 * n * k / m.flop[o["a"].buffer.dtype.bits]
         w["smem"] += (tile_bytes(o["a"]) + tile_bytes(o["b"])) / m.smem
     elif name == "store_async":
         w["smem"] += max(tile_bytes(o["view"]), 32.0) / m.far
