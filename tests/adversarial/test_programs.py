@@ -1,6 +1,6 @@
 """Cheats that Cake IR can say, past the verifier: the binder, the interpreter or the judge names each by its cause.
 
-That right programs pass the same judge on the same shapes is `tests/corpus/test_corpus_kernels.py`.
+That right programs pass the same judge on the same shapes is `tests/test_corpus_kernels.py`.
 """
 
 from __future__ import annotations
