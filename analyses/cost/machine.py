@@ -169,7 +169,8 @@ def _measured(target: Target, c: Calibration) -> Machine:
     slots = _alu_slots(v("issue.fma_and_minmax.warps8"))
     clock, tensor = v("clock.under.memory") * 1e6, v("clock.under.products") * 1e6
     some = max(c.family("clock.under.gemm.duty").values(), default=tensor * 1e-6) * 1e6
-    copy, read = max(c.family("hbm.copy.").values()), max(c.family("hbm.read.").values())
+    copy = max(*c.family("hbm.copy.").values(), *c.family("flight.hbm.copy.").values())
+    read = max(c.family("hbm.read.").values())
     alone = 2.0 * 64 * 128 * 64 / v("tensor.wgmma.bf16.rs.n128.alone") - 2.0 * 64 * 128 * 64 / v(
         "tensor.wgmma.bf16.rs.n128"
     )

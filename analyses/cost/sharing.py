@@ -50,21 +50,30 @@ def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: M
     sizes = tensor_bytes(bound, env)
     ops = {s.site: r for s in B.walk(bound.body) if isinstance(s, B.Op) and (r := _region(s)) is not None}
     asked: dict[int, float] = defaultdict(float)  # bytes of one CTA
+    one: dict[int, float] = defaultdict(float)  # of one agent of it at most
     loads: set[int] = set()
     for a in trace.agents:
+        own: dict[int, float] = defaultdict(float)
         for code, _, part, mult in a.events:
             if code.region is not None:
+                own[code.site] += code.l2 * part * mult
                 if code.kind == Kind.LOAD:
                     loads.add(code.site)
                 asked[code.site] += code.l2 * part * mult * a.weight / bound.launch.cluster
+        for site, amount in own.items():
+            one[site] = max(one[site], amount)
     slots = min(grid.ctas, grid.sms * grid.busy)
     sampled = min(slots, SAMPLE)
     first = places.wave(sampled, slots, 0)
     for site, at in first.items():
         found.shares[site] = len(at) / sampled if sampled else 1.0
     gone = absent(_kept(bound, ops, found.shares, sizes), m)
-    found.near = _near(bound, ops, first, found.shares, asked, grid, loads)
-    whole = {site: b * grid.ctas * grid.average for site, b in asked.items()}
+    visit = {
+        site: (asked[site] if found.shares.get(site, 1.0) > 0.5 else one[site]) / places.visits.get(site, 1)
+        for site in asked
+    }
+    found.near = _near(bound, ops, first, found.shares, asked, visit, grid, loads)
+    whole = {site: b * (1 - found.near.get(site, 0.0)) * grid.ctas * grid.average for site, b in asked.items()}
     need = _again(places, first, asked, grid, slots, sampled, m) if gone else {}
     by_tensor: dict[int, float] = defaultdict(float)
     for site, region in ops.items():
@@ -97,7 +106,7 @@ def _again(
     """By site: bytes that are not in L2 when they are asked for, if nothing is at the start."""
     waves = places.waves(grid, slots)
     scale = slots / sampled if sampled else 1.0
-    panel = {site: asked.get(site, 0.0) / waves for site in first}
+    panel = {site: asked.get(site, 0.0) / places.visits.get(site, 1) for site in first}
     keeps = sum(m.l2_keeps) / 2
     seen: dict[Any, float] = {}  # panel -> bytes that had passed when it was last asked for
     passed = 0.0
@@ -138,17 +147,17 @@ class _Places:
     def __init__(self, bound: B.BoundKernel, env: list[Any]) -> None:
         self.bound, self.env = bound, env
         self.tensor: dict[int, int] = {}
+        self.visits: dict[int, int] = {}  # by site: how often a CTA comes there with other rows or tiles
+        self._trips = 1
         self._compiled: dict[int, Any] = {}
         own = {bound.builtins["cluster_id"], bound.builtins["cta"]}
         self._persistent = {id(s) for s in B.walk(bound.body) if isinstance(s, B.For) and own & B.sx_vars(s.start)}
-        self._loop = next((s for s in bound.body if isinstance(s, B.For) and id(s) in self._persistent), None)
         self._items = self._relevant(bound.body)
 
     def waves(self, grid: Grid, slots: int) -> int:
-        """How often a CTA slot is used, or a persistent CTA takes a tile."""
-        if self._loop is not None:
-            start, stop, step = (self._value(x) for x in (self._loop.start, self._loop.stop, self._loop.step))
-            return max(1, -(-(stop - start) // max(1, step)))
+        """How often a CTA slot is used, or a persistent CTA takes a tile. After the first wave."""
+        if self._persistent:
+            return max(self.visits.values(), default=1)
         return max(1, -(-grid.ctas // slots))
 
     def wave(self, ctas: int, slots: int, number: int) -> dict[int, set[Any]]:
@@ -157,7 +166,7 @@ class _Places:
         kept, names, env = list(self.env), self.bound.builtins, self.env
         cluster = self.bound.launch.cluster
         for i in range(ctas):
-            cta = i if self._loop is not None else i + number * slots
+            cta = i if self._persistent else i + number * slots
             env[:] = kept
             env[names["cta"].slot] = cta
             env[names["cluster_rank"].slot] = cta % cluster
@@ -203,16 +212,21 @@ class _Places:
                 env[s.var.slot] = value(s.value)
             elif isinstance(s, B.Op):
                 found[s.site].add(tuple(value(d.start) for d in inner.dims))
+                self.visits.setdefault(s.site, self._trips)
             elif isinstance(s, B.If):
                 self._run(inner[0] if value(s.cond) else inner[1], wave, found)
             elif isinstance(s, B.For):
-                at = value(s.start)
+                at, outer = value(s.start), self._trips
                 if id(s) in self._persistent:
-                    at += wave * max(1, value(s.step))
-                    if at >= value(s.stop):
+                    step, stop = max(1, value(s.step)), value(s.stop)
+                    self._trips = max(1, -(-(stop - at) // step))
+                    at += wave * step
+                    if at >= stop:
+                        self._trips = outer
                         continue
                 env[s.var.slot] = at
                 self._run(inner, wave, found)
+                self._trips = outer
             else:
                 self._run(inner, wave, found)
 
@@ -250,7 +264,7 @@ def _kept(
 
 def _near(
     bound: B.BoundKernel, ops: Mapping[int, B.Region], first: Mapping[int, set[Any]], shares: Mapping[int, float],
-    asked: Mapping[int, float], grid: Grid, loads: set[int],
+    asked: Mapping[int, float], visit: Mapping[int, float], grid: Grid, loads: set[int],
 ) -> dict[int, float]:  # fmt: skip
     """By site of a load to registers: the part that L1 has, because the CTA or another one of its SM read it before."""
     room = bound.target.value("smem_per_sm") - grid.busy * memory_map(bound).total
@@ -262,7 +276,7 @@ def _near(
         if not at or not bytes_ or region.tensor.direction == "Out":
             continue
         common = shares.get(site, 1.0) <= 0.5  # neighbours on an SM read the same
-        lines = _panel_bytes(region, bytes_)
+        lines = visit[site]  # bytes until a CTA goes on to other rows
         if lines * (1 if common else grid.busy) > room:
             continue
         if at <= seen[tensor]:
@@ -271,13 +285,6 @@ def _near(
             out[site] = max(0.0, 1.0 - lines / (bytes_ * max(1.0, grid.per_sm)))
         seen[tensor] |= at
     return out
-
-
-def _panel_bytes(region: B.Region, asked: float) -> float:
-    """Bytes that a CTA reads at one place at most: what it asks for, or the tensor's innermost row if that is less."""
-    last = region.tensor.extents[-1]
-    known = last.value * region.tensor.dtype.bits / 8 if isinstance(last, B.SConst) else asked
-    return min(asked, known)
 
 
 def absent(footprint: float, m: Machine) -> float:
