@@ -53,11 +53,26 @@ def shapes(found: Points) -> list[At]:
     out = []
     for s, usable, left in store.usable(found):
         kept = st.thinned([p.us for p in usable])
-        why = f"beyond {st.NEAR:g} of the best" if kept else f"fewer than {st.LEAST} would be left of the shape"
-        rest = [Left(p.workload, p.shape, p.id, p.us, why) for i, p in enumerate(usable) if i not in set(kept)]
+        best = min((p.us for p in usable), default=0.0)
+        rest = [
+            Left(p.workload, p.shape, p.id, p.us, _why(p.us / best, bool(kept)))
+            for i, p in enumerate(usable)
+            if i not in set(kept)
+        ]
         key = store.shape_key(s.shape)
         out.append(At(s.workload, key, tuple(usable[i] for i in kept), (*left, *rest), st.noise(s.apart)))
     return out
+
+
+def _why(over: float, kept: bool) -> str:
+    """Why thinning leaves a candidate out that takes `over` times the best."""
+    if not kept:
+        return f"the shape has fewer than {st.LEAST // 2} within {st.NEAR:g} of the best"
+    return (
+        f"beyond {st.NEAR:g} of the best"
+        if over > st.NEAR
+        else f"after the first {st.MOST_NEAR} within {st.NEAR:g} of the best"
+    )
 
 
 def _short(x: Any) -> Any:
@@ -267,7 +282,7 @@ def table(
     found = store.read(name, directory)
     rows = [r for r in shapes(found) if not only or r.workload in only]
     thin = [Point(x.workload, x.shape, x.id, v.kernel, v.bindings, x.us, -1)
-            for r in rows for x in r.left if every and x.us and x.why.startswith(("beyond", "fewer"))
+            for r in rows for x in r.left if every and x.us and x.why.endswith("of the best")
             for v in [found.workloads[x.workload].variants[x.id]]]  # fmt: skip
     whole = predict(found, [*(p for r in rows for p in r.points), *thin], processes=processes)[WHOLE]
     for work, own in _named(rows):
