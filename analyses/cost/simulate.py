@@ -8,9 +8,12 @@ completion until everybody who arrives at it has arrived.
 
 from __future__ import annotations
 
-import heapq
 import math
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush, heappushpop
+from typing import Any
 
 from analyses.cost.code import Code, Kind
 from analyses.cost.program import Trace
@@ -104,8 +107,9 @@ class Log:
 
 @dataclass
 class Outcome:
-    """clocks: from the start of the first CTA to the end of the last; first: to the end of the first; busy: clocks that each server of the first SM worked; agents: the
-    clock of every agent at its end."""
+    """clocks: from the start of the first CTA to the end of the last; first: to the end of the first; busy: clocks that each server of
+    the first SM worked; stalls: clocks that agents waited, by what for; log, last: its events and the one that ended last; names: role
+    and instance of every agent."""
 
     clocks: float
     first: float
@@ -117,7 +121,7 @@ class Outcome:
 
 
 class _Sm:
-    """Servers of one SM: when each is free."""
+    """Servers of one SM: when each is free, and how long they worked (pipes and what statements ask of shared memory aside)."""
 
     __slots__ = ("busy", "credit", "hbm", "l2", "out", "pipes", "smem", "tensor")
 
@@ -125,31 +129,46 @@ class _Sm:
         self.pipes = [0.0] * len(PIPES)
         self.tensor = self.smem = self.l2 = self.out = self.hbm = 0.0
         self.credit = 0.0
-        self.busy = dict.fromkeys(("tensor", "smem", "l2", "hbm", *PIPES), 0.0)
+        self.busy: dict[str, float] = dict.fromkeys(("tensor", "smem", "l2", "hbm", *PIPES), 0.0)
 
 
 class _Engine:
     """The products of a warpgroup, in order. queue: (clocks, when issued, event); finished: (end, event)
-    of those that are done; waiting: (how many must be finished, the agent) if it waits."""
+    of those that are done; waiting: how many must be finished for the agent that waits (0: it does not)."""
 
     __slots__ = ("at", "finished", "idle", "left", "queue", "sm", "t", "waiting")
 
-    def __init__(self, sm: int) -> None:
+    def __init__(self, sm: _Sm) -> None:
         self.sm, self.t, self.at, self.left, self.idle = sm, 0.0, 0, 0, True
         self.queue: list[tuple[float, float, int]] = []
         self.finished: list[tuple[float, int]] = []
-        self.waiting: tuple[int, int] | None = None
+        self.waiting = 0
+
+
+class _Copy:
+    """A CTA (of each rank): its completions by gate, and how many of its agents still run."""
+
+    __slots__ = ("by", "done", "end", "latest", "left", "needs", "waiting")
+
+    def __init__(self, needs: list[int], agents: int) -> None:
+        n = len(needs)
+        self.needs, self.left, self.end = list(needs), agents, 0.0
+        self.done, self.latest, self.by = [-1.0] * n, [0.0] * n, [-1] * n
+        self.waiting: dict[int, list[int]] = {}
 
 
 class _Agent:
     __slots__ = (
-        "bulk", "bulk_last", "copy", "cp", "cp_last", "events", "group", "last", "last_event", "name", "open", "pc", "piece", "ready",
-        "sm", "t", "unit", "weight",
+        "bulk", "bulk_last", "copy", "cp", "cp_last", "engine", "events", "last", "last_event", "name", "open", "patient", "ready",
+        "sm", "t", "weight",
     )  # fmt: skip
 
-    def __init__(self, events: list, sm: int, weight: float, copy: int, t: float, name: tuple[str, int]) -> None:
+    def __init__(
+        self, events: list, sm: _Sm, weight: float, copy: _Copy, t: float, name: tuple[str, int], patient: bool
+    ) -> None:
         self.events, self.sm, self.weight, self.copy, self.t, self.name = events, sm, weight, copy, t, name
-        self.pc = self.piece = 0
+        self.patient = patient
+        self.engine = _Engine(sm)
         self.ready: dict[int, tuple[float, int]] = {}
         self.open: list[int] = []  # products up to the end of each committed group
         self.last = (0.0, -1)  # end of the newest tcgen05 product
@@ -158,6 +177,19 @@ class _Agent:
         self.cp: list[float] = []
         self.cp_last = 0.0
         self.last_event = -1
+
+
+Effect = Callable[[int, _Agent, Any, tuple[int, ...], float, float, int], float]
+"""(number of the agent, agent, what `_Simulation._plan` made of the code, gates, part, clock, event) -> when the agent goes on."""
+Plan = tuple[
+    int, tuple[int, ...], int, float, tuple[tuple[int, float], ...], float, float, float, Effect | None, Any
+]  # fmt: skip
+"""A code in a simulation, worked out once: how it blocks, fragments that it may have to wait for, pieces, own clocks of a piece, clocks of
+pipes, drag and shared memory of a piece, delay, effect, what the effect needs."""
+FREE, GATE, PRODUCTS, MEETING = range(4)
+_BLOCKS = {Kind.WAIT: GATE, Kind.WGMMA_WAIT: PRODUCTS, Kind.SYNC: MEETING}
+_UNSERVED = frozenset((Kind.WGMMA, Kind.COPY_IN, Kind.COPY_OUT, Kind.TC_MMA))
+"""Kinds whose shared memory traffic is not their issuer's."""
 
 
 def run(
@@ -173,24 +205,31 @@ def run(
 class _Simulation:
     def __init__(self, trace: Trace, rates: Rates, costs: Costs, weight: float, log: bool, skip_ring: bool) -> None:
         self.trace, self.rates, self.costs, self.weight = trace, rates, costs, weight
-        self.patient = [
-            not (skip_ring and any(code.kind == Kind.COPY_IN for code, _, _, _ in a.events)) for a in trace.agents
-        ]
-        ranks = 1 + max(a.rank for a in trace.agents)
-        self.sms = [_Sm() for _ in range(ranks)]
+        self.counts = [Counter([e[0] for e in a.events]) for a in trace.agents]
+        self.patient = [not (skip_ring and any(code.kind == Kind.COPY_IN for code in n)) for n in self.counts]
+        # only what arrives later than its op ends is waited for
+        later = {
+            f
+            for n in self.counts
+            for code in n
+            if code.kind in (Kind.LOAD, Kind.SHARED, Kind.MMA)
+            for f in code.results
+        }
+        self.plans: dict[float, dict[Code, Plan]] = {}
+        for a, n in zip(trace.agents, self.counts, strict=True):
+            plans = self.plans.setdefault(a.weight, {})
+            for code in n:
+                if code not in plans:
+                    plans[code] = self._plan(code, a.weight * weight, later)
+        self.sms = [_Sm() for _ in range(1 + max(a.rank for a in trace.agents))]
         self.agents: list[_Agent] = []
-        self.engines: list[_Engine] = []
-        self.left: list[int] = []  # agents of each copy that still run
-        self.needs: list[list[int]] = []
-        self.done: list[list[float]] = []
-        self.latest: list[list[float]] = []
-        self.by: list[list[int]] = []
-        self.waiting: dict[tuple[int, int], list[int]] = {}
+        self.resume: list[Callable[[], float]] = []
+        self.copies: list[_Copy] = []
         self.heap: list[tuple[float, int]] = []
         self.log = Log() if log else None
-        self.stalls: dict[str, float] = {}
+        self.stalls: dict[str, float] = dict.fromkeys(("load", "barrier", "product", "store"), 0.0)
         self.clocks = self.first = 0.0
-        self.last = self.cause = -1
+        self.last = -1
         self.to_start = 0
         self.started = 0.0
 
@@ -198,148 +237,184 @@ class _Simulation:
         for i in range(min(resident, rounds)):
             self._start(i * self.costs.gap * self.weight)
         self.to_start = rounds - min(resident, rounds)
-        heap, agents = self.heap, self.agents
-        while heap:
-            i = heapq.heappop(heap)[1]
-            if i >= 0:
-                self._step(i, agents[i])
+        heap, resume, multiply = self.heap, self.resume, self._multiply
+        i = heappop(heap)[1] if heap else None
+        while i is not None:
+            again = resume[i]() if i >= 0 else multiply(~i)
+            if again >= 0.0:
+                i = heappushpop(heap, (again, i))[1]
             else:
-                self._multiply(~i)
-        if any(self.left):
+                i = heappop(heap)[1] if heap else None
+        if any(c.left for c in self.copies):
             raise Deadlock
         self.clocks = max(self.clocks, *(max(sm.out, sm.hbm) for sm in self.sms))  # a launch ends when its stores have
+        self._issued(rounds)
         return Outcome(
-            self.clocks,
-            self.first,
-            self.sms[0].busy,
-            self.stalls,
-            self.log,
-            self.last,
-            tuple(a.name for a in self.agents),
-        )
+            self.clocks, self.first, self.sms[0].busy, self.stalls, self.log, self.last, tuple(a.name for a in self.agents)
+        )  # fmt: skip
 
     def _start(self, t: float) -> None:
         self.started = t
-        copy = len(self.left)
-        n = len(self.trace.needs)
-        self.needs.append(list(self.trace.needs))
-        self.done.append([-1.0] * n)
-        self.latest.append([0.0] * n)
-        self.by.append([-1] * n)
-        self.left.append(len(self.trace.agents))
-        for a in self.trace.agents:
-            made = _Agent(a.events, a.rank, a.weight * self.weight, copy, t, (a.role.name, a.instance))
+        copy = _Copy(self.trace.needs, len(self.trace.agents))
+        self.copies.append(copy)
+        for a, patient in zip(self.trace.agents, self.patient, strict=True):
+            made = _Agent(a.events, self.sms[a.rank], a.weight, copy, t, (a.role.name, a.instance), patient)
+            i = len(self.agents)
             self.agents.append(made)
-            self.engines.append(_Engine(a.rank))
-            heapq.heappush(self.heap, (t, len(self.agents) - 1))
+            self.resume.append(self._agent(i, made).__next__)
+            heappush(self.heap, (t, i))
+
+    def _issued(self, rounds: int) -> None:
+        """Add what statements asked of the first SM's pipes and shared memory."""
+        busy = self.sms[0].busy
+        for a, n in zip(self.trace.agents, self.counts, strict=True):
+            if a.rank == 0:
+                plans = self.plans[a.weight]
+                for code, times in n.items():
+                    _, _, pieces, _, pipes, _, smem, *_ = plans[code]
+                    times *= rounds * pieces
+                    for p, clocks in pipes:
+                        busy[PIPES[p]] += clocks * times
+                    busy["smem"] += smem * times
 
     # ---- completions -------------------------------------------------------------------------------------------------
 
-    def _arrive(self, copy: int, gate: int, t: float, event: int) -> None:
-        if t >= self.latest[copy][gate]:
-            self.latest[copy][gate] = t
-            self.by[copy][gate] = event
-        needs = self.needs[copy]
+    def _arrive(self, copy: _Copy, gate: int, t: float, event: int) -> None:
+        if t >= copy.latest[gate]:
+            copy.latest[gate] = t
+            copy.by[gate] = event
+        needs = copy.needs
         needs[gate] -= 1
         if needs[gate] == 0:
-            when = self.latest[copy][gate]
-            self.done[copy][gate] = when
-            for i in self.waiting.pop((copy, gate), ()):
-                heapq.heappush(self.heap, (max(self.agents[i].t, when), i))
+            when = copy.done[gate] = copy.latest[gate]
+            if gate in copy.waiting:
+                for i in copy.waiting.pop(gate):
+                    heappush(self.heap, (max(self.agents[i].t, when), i))
 
     # ---- an agent ----------------------------------------------------------------------------------------------------
 
-    def _step(self, i: int, a: _Agent) -> None:
-        """Run an agent until it blocks, ends, or is ahead of the others."""
-        events, heap, sm, costs = a.events, self.heap, self.sms[a.sm], self.costs
-        while a.pc < len(events):
-            if heap and a.t > heap[0][0] + SLACK:
-                heapq.heappush(heap, (a.t, i))
-                return
-            code, gates, part, mult = events[a.pc]
-            kind, t, cause = code.kind, a.t, -1
-            if a.piece == 0:
-                for f in code.reads:
-                    found = a.ready.pop(f, None)
+    def _plan(self, code: Code, weight: float, later: set[int]) -> Plan:
+        """What executing a code means here, for an agent that stands for `weight`."""
+        kind, costs = code.kind, self.costs
+        pieces = 1
+        if code.pipes and kind == Kind.EXEC and costs.queues:
+            pieces = int(max(c for _, c in code.pipes) * weight // QUANTUM) + 1
+        share = weight / pieces
+        pipes = tuple((p, c * share) for p, c in code.pipes) if costs.pipes else ()
+        own = code.own / pieces if costs.pipes else 0.0
+        drag = code.drag * share * costs.drag if costs.pipes and kind != Kind.WGMMA else 0.0
+        smem = code.smem * share if costs.smem and kind not in _UNSERVED else 0.0
+        delay = 0.0
+        if kind == Kind.LOCAL:
+            delay = code.delay * (costs.local if code.name in ("sync", "fence_async") else 1.0)
+        effect, needed = self._effect(code, weight)
+        reads = tuple(f for f in code.reads if f in later)
+        return _BLOCKS.get(kind, FREE), reads, pieces, own, pipes, drag, smem, delay, effect, needed
+
+    def _agent(self, i: int, a: _Agent) -> Iterator[float]:
+        """Run an agent; yields when others are behind (its clock) and when it blocks or has ended (-1: whoever it waits for queues it)."""
+        heap, sm, costs, copy, log = self.heap, a.sm, self.costs, a.copy, self.log
+        plans, frees, ready, needs, stalls = self.plans[a.weight], sm.pipes, a.ready, copy.needs, self.stalls
+        at = a.t
+        for code, gates, part, mult in a.events:
+            if heap and at > heap[0][0] + SLACK:
+                yield at
+            blocks, reads, left, own, pipes, drag, smem, delay, effect, needed = plans[code]
+            t, cause = at, -1
+            if ready and reads:
+                for f in reads:
+                    found = ready.pop(f, None)
                     if found is not None and found[0] > t:
                         t, cause = found
-                if t > a.t:
-                    self._stalled("load", t - a.t)
+                if t > at:
+                    stalls["load"] += t - at
                     if heap and t > heap[0][0] + SLACK:
-                        if self.log is not None:
-                            self._record(i, a, code, a.t, t, mult, cause, waited=True)
-                        a.t = t
-                        heapq.heappush(heap, (t, i))
-                        return
-            begin = a.t
-            if kind == Kind.WAIT:
-                if not self.patient[i % len(self.patient)]:
-                    gates = ()
-                if gates and self.needs[a.copy][gates[0]] > 0:
-                    self.waiting.setdefault((a.copy, gates[0]), []).append(i)
-                    return
-                when = self.done[a.copy][gates[0]] if gates else 0.0
-                t = self._execute(sm, a, code, t) + (costs.passed if gates else 0.0)
-                if when > t:
-                    cause = self.by[a.copy][gates[0]]
-                    self._stalled("barrier", when - t)
-                    t = when
-            elif kind == Kind.WGMMA_WAIT:
-                if len(a.open) > code.k and self.costs.tensor:
-                    engine, count = self.engines[i], a.open[-code.k - 1]
-                    if len(engine.finished) < count:
-                        engine.waiting = (count, i)
-                        return
-                    del a.open[: len(a.open) - code.k]
-                    end, event = engine.finished[count - 1] if count else (0.0, -1)
-                    if end + costs.wgmma > t:
-                        self._stalled("product", end + costs.wgmma - t)
-                        t, cause = end + costs.wgmma, event
-                t = self._execute(sm, a, code, t)
-            elif kind == Kind.SYNC:
-                if a.piece == 0:
-                    t = self._execute(sm, a, code, t)
-                    a.piece, a.t = 1, t
-                    hop = costs.cluster if code.far else costs.named
-                    self._arrive(a.copy, gates[0], t + hop, len(self.log.agent) if self.log is not None else -1)
-                    if self.log is not None:
-                        self._record(i, a, code, begin, t, mult, cause)
-                        begin, cause = t, -1
-                if code.waits:
-                    gate = gates[0]
-                    if self.needs[a.copy][gate] > 0:
-                        self.waiting.setdefault((a.copy, gate), []).append(i)
-                        return
-                    when = self.done[a.copy][gate]
+                        if log is not None:
+                            self._record(i, a, code, at, t, mult, cause)
+                            cause = -1
+                        at = t
+                        yield t
+            begin = at
+            if blocks == GATE:
+                if gates and needs[gates[0]] > 0 and a.patient:
+                    a.t = at
+                    copy.waiting.setdefault(gates[0], []).append(i)
+                    yield -1.0
+            elif blocks == PRODUCTS and len(a.open) > code.k and costs.tensor:
+                engine, count = a.engine, a.open[-code.k - 1]
+                if len(engine.finished) < count:
+                    engine.waiting, a.t = count, at
+                    yield -1.0
+                del a.open[: len(a.open) - code.k]
+                end, event = engine.finished[count - 1] if count else (0.0, -1)
+                if end + costs.wgmma > t:
+                    stalls["product"] += end + costs.wgmma - t
+                    t, cause = end + costs.wgmma, event
+            while True:  # issue the pieces of it
+                end = t + own
+                for p, clocks in pipes:
+                    free = frees[p]
+                    free = (free if free > t else t) + clocks
+                    frees[p] = free
+                    if clocks > SMALL and free > end:
+                        end = free
+                if drag and sm.tensor > t:
+                    if drag <= sm.credit:
+                        sm.credit -= drag
+                    else:
+                        sm.tensor += drag - sm.credit
+                        sm.credit = 0.0
+                if smem:
+                    free = (sm.smem if sm.smem > t else t) + smem
+                    sm.smem = free
+                    if free > end:
+                        end = free
+                t = end
+                if left == 1:
+                    break
+                left -= 1
+                if log is not None:
+                    self._record(i, a, code, begin, t, mult, cause)
+                if heap and t > heap[0][0] + SLACK:
+                    yield t
+                begin, cause = t, -1
+            if effect is not None:
+                t = effect(i, a, needed, gates, part, t, len(log.agent) if log is not None else -1)
+            elif blocks == FREE:
+                t += delay
+            elif blocks == GATE:
+                if gates and a.patient:
+                    t += costs.passed
+                    when = copy.done[gates[0]]
                     if when > t:
-                        self._stalled("barrier", when - t)
-                        cause, t = self.by[a.copy][gate], when
-                a.piece = 0
-            else:
-                pieces = 1
-                if code.pipes and kind == Kind.EXEC and costs.queues:
-                    pieces = int(max(c for _, c in code.pipes) * a.weight // QUANTUM) + 1
-                t = self._execute(sm, a, code, t, pieces)
-                a.piece += 1
-                if a.piece < pieces:
-                    a.t = t
-                    if self.log is not None:
-                        self._record(i, a, code, begin, t, mult, cause)
-                    continue
-                a.piece = 0
-                self.cause = cause
-                t = self._effect(sm, i, a, code, gates, part, t)
-                cause = self.cause
-            if self.log is not None:
+                        stalls["barrier"] += when - t
+                        t, cause = when, copy.by[gates[0]]
+            elif blocks == MEETING:
+                gate = gates[0]
+                hop = costs.cluster if code.far else costs.named
+                self._arrive(copy, gate, t + hop, len(log.agent) if log is not None else -1)
+                if log is not None:
+                    self._record(i, a, code, begin, t, mult, cause)
+                    begin, cause = t, -1
+                if code.waits:
+                    if needs[gate] > 0:
+                        a.t = t
+                        copy.waiting.setdefault(gate, []).append(i)
+                        yield -1.0
+                    when = copy.done[gate]
+                    if when > t:
+                        stalls["barrier"] += when - t
+                        t, cause = when, copy.by[gate]
+            if log is not None:
                 self._record(i, a, code, begin, t, mult, cause)
-            a.t = t
-            a.pc += 1
-        self._ended(i, a)
+            at = t
+        self._ended(a, at)
+        yield -1.0
 
-    def _multiply(self, i: int) -> None:
-        """One piece of the product that a warpgroup's engine is at."""
-        e = self.engines[i]
-        sm = self.sms[e.sm]
+    def _multiply(self, i: int) -> float:
+        """One piece of the product that a warpgroup's engine is at; when the next begins, or -1."""
+        e = self.agents[i].engine
+        sm = e.sm
         clocks, issued, event = e.queue[e.at]
         if e.left == 0:
             e.left = PIECES
@@ -351,28 +426,28 @@ class _Simulation:
         if e.left == 0:
             e.finished.append((end, event))
             e.at += 1
-            if e.waiting is not None and len(e.finished) >= e.waiting[0]:
-                heapq.heappush(self.heap, (max(self.agents[i].t, end), e.waiting[1]))
-                e.waiting = None
+            if e.waiting and len(e.finished) >= e.waiting:
+                heappush(self.heap, (max(self.agents[i].t, end), i))
+                e.waiting = 0
         if e.at < len(e.queue):
-            heapq.heappush(self.heap, (max(end, e.queue[e.at][1]), ~i))
-        else:
-            e.idle = True
+            issued = e.queue[e.at][1]
+            return end if end > issued else issued
+        e.idle = True
+        return -1.0
 
-    def _ended(self, i: int, a: _Agent) -> None:
-        if a.t > self.clocks:
-            self.clocks, self.last = a.t, a.last_event
-        self.left[a.copy] -= 1
-        if self.left[a.copy] == 0:
-            end = max(b.t for b in self.agents if b.copy == a.copy)
-            self.first = self.first or end
+    def _ended(self, a: _Agent, t: float) -> None:
+        copy = a.copy
+        if t > self.clocks:
+            self.clocks, self.last = t, a.last_event
+        copy.left -= 1
+        copy.end = max(copy.end, t)
+        if copy.left == 0:
+            self.first = self.first or copy.end
             if self.to_start > 0:
                 self.to_start -= 1
-                self._start(max(end + self.costs.turnaround, self.started + self.costs.gap * self.weight))
+                self._start(max(copy.end + self.costs.turnaround, self.started + self.costs.gap * self.weight))
 
-    def _record(
-        self, i: int, a: _Agent, code: Code, begin: float, end: float, mult: float, cause: int, waited: bool = False
-    ) -> None:
+    def _record(self, i: int, a: _Agent, code: Code, begin: float, end: float, mult: float, cause: int) -> None:
         log = self.log
         assert log is not None
         log.agent.append(i)
@@ -384,171 +459,189 @@ class _Simulation:
         log.before.append(a.last_event)
         a.last_event = len(log.agent) - 1
 
-    def _stalled(self, what: str, clocks: float) -> None:
-        self.stalls[what] = self.stalls.get(what, 0.0) + clocks
+    # ---- memory ------------------------------------------------------------------------------------------------------
 
-    # ---- servers -----------------------------------------------------------------------------------------------------
-
-    def _execute(self, sm: _Sm, a: _Agent, code: Code, t: float, pieces: int = 1) -> float:
-        """Issue a statement (one of `pieces` of it) from t on; when its last instruction is out."""
-        costs = self.costs
-        end = t
-        if costs.pipes:
-            end += code.own / pieces
-            frees, weight = sm.pipes, a.weight / pieces
-            for p, clocks in code.pipes:
-                c = clocks * weight
-                free = frees[p]
-                f = (free if free > t else t) + c
-                frees[p] = f
-                sm.busy[PIPES[p]] += c
-                if c > SMALL and f > end:
-                    end = f
-            if sm.tensor > t and code.kind != Kind.WGMMA:
-                drag = code.drag * weight * costs.drag
-                if drag <= sm.credit:
-                    sm.credit -= drag
-                else:
-                    sm.tensor += drag - sm.credit
-                    sm.credit = 0.0
-        if code.smem and costs.smem and code.kind not in (Kind.WGMMA, Kind.COPY_IN, Kind.COPY_OUT, Kind.TC_MMA):
-            c = code.smem * a.weight / pieces
-            f = (sm.smem if sm.smem > t else t) + c
-            sm.smem = f
-            sm.busy["smem"] += c
-            if f > end:
-                end = f
-        return end
-
-    def _move(self, sm: _Sm, code: Code, part: float, t: float, weight: float, out: bool = False) -> float:
-        """Bytes between the SM and memory, from t on; when the last has passed."""
-        r, busy = self.rates, sm.busy
-        amount = part * weight
-        share = r.shares.get(code.site, 1.0)
+    def _way(self, code: Code, weight: float, out: bool = False) -> tuple[float, float, float]:
+        """Clocks that moving all of a code's region takes of the SM's share of L2, of device memory, and of shared memory."""
+        r = self.rates
+        share, miss = r.shares.get(code.site, 1.0), r.misses.get(code.site, 0.0)
         if out:
-            l2 = code.l2 * amount * share / r.l2_write
-            end = sm.out = max(sm.out, t) + l2
+            l2 = code.l2 * weight * share / r.l2_write
         else:
             # a line that several SMs ask for at once is read once and sent to each; CTAs drift, so fewer ask at once than share it
-            l2 = amount * (code.port / r.port + code.l2 * math.sqrt(share) * max(0.0, 1 / r.l2 - 1 / r.port))
-            end = sm.l2 = max(sm.l2, t) + l2
+            l2 = weight * (code.port / r.port + code.l2 * math.sqrt(share) * max(0.0, 1 / r.l2 - 1 / r.port))
+        hbm = code.l2 * weight * miss / (r.hbm_write if out else r.hbm) if miss else -1.0
+        return l2, hbm, code.smem * weight if self.costs.smem else 0.0
+
+    def _move(self, sm: _Sm, way: tuple[float, float, float], part: float, t: float, out: bool = False) -> float:
+        """Bytes between the SM and memory, from t on; when the last has passed."""
+        busy = sm.busy
+        l2, hbm, smem = way
+        l2 *= part
+        if out:
+            end = sm.out = (sm.out if sm.out > t else t) + l2
+        else:
+            end = sm.l2 = (sm.l2 if sm.l2 > t else t) + l2
         busy["l2"] += l2
-        miss = r.misses.get(code.site, 0.0)
-        if miss:
-            hbm = code.l2 * amount * miss / (r.hbm_write if out else r.hbm)
-            sm.hbm = max(sm.hbm, t) + hbm
+        if hbm >= 0.0:
+            hbm *= part
+            free = sm.hbm = (sm.hbm if sm.hbm > t else t) + hbm
             busy["hbm"] += hbm
-            if sm.hbm > end:
-                end = sm.hbm
-        if code.smem and self.costs.smem:
-            c = code.smem * amount
-            sm.smem = max(sm.smem, t) + c
-            busy["smem"] += c
+            if free > end:
+                end = free
+        if smem:
+            smem *= part
+            sm.smem = (sm.smem if sm.smem > t else t) + smem
+            busy["smem"] += smem
         return end
 
-    def _effect(self, sm: _Sm, i: int, a: _Agent, code: Code, gates: tuple[int, ...], part: float, t: float) -> float:
-        """What an issued statement starts; when the agent goes on."""
+    # ---- effects -----------------------------------------------------------------------------------------------------
+
+    def _effect(self, code: Code, weight: float) -> tuple[Effect | None, Any]:
+        """What an issued statement starts, and what that needs."""
         kind, costs, r = code.kind, self.costs, self.rates
-        event = len(self.log.agent) if self.log is not None else -1
-        if kind == Kind.EXEC:
-            return t
-        if kind == Kind.LOCAL:
-            return t + code.delay * (costs.local if code.name in ("sync", "fence_async") else 1.0)
         if kind == Kind.SHARED:
-            for f in code.results:
-                a.ready[f] = (t + costs.smem_load, event)
-            return t
+            return self._shared, code.results
         if kind == Kind.LOAD:
             near = r.near.get(code.site, 0.0)
-            end = self._move(sm, code, part * (1 - near), t, a.weight) if part and near < 1 else t
-            if near and part and costs.smem:  # L1 and shared memory are one
-                sm.smem = max(sm.smem, t) + near * code.port * part * a.weight / r.l1
-                end = max(end, sm.smem)
-            end += r.load_latency(code.site) if part else 0.0
-            for f in code.results:
-                a.ready[f] = (end, event)
-            return t if code.results else end
+            first = near * code.port * weight / r.l1 if costs.smem else 0.0  # L1 and shared memory are one
+            return self._load, (self._way(code, weight), near, first, r.load_latency(code.site), code.results)
         if kind == Kind.STORE:
-            if part:
-                end = self._move(sm, code, part, t, a.weight, out=True)
-                if end - BACKLOG > t:
-                    self._stalled("store", end - BACKLOG - t)
-                    t = end - BACKLOG
-            return t
+            return self._store, self._way(code, weight, out=True)
         if kind == Kind.COPY_IN:
-            end = self._move(sm, code, part, t, a.weight)
-            end += r.copy_latency(code.site)
-            for g in gates:
-                self._arrive(a.copy, g, end, event)
-            return t
+            return self._copy_in, (self._way(code, weight), r.copy_latency(code.site))
         if kind == Kind.COPY_OUT:
-            end = self._move(sm, code, part, t, a.weight, out=True)
-            a.bulk_last = (max(a.bulk_last[0], end + 0.5 * r.copy_l2), max(a.bulk_last[1], end + r.copy_l2))
-            return t
-        if kind == Kind.WGMMA:
-            engine = self.engines[i]
-            sm.credit = min(sm.credit, costs.free * code.tensor) + costs.free * code.tensor
-            engine.queue.append((code.tensor, t, event))
-            if engine.idle and costs.tensor:
-                engine.idle, engine.t, engine.left = False, max(engine.t, t), 0
-                heapq.heappush(self.heap, (engine.t, ~i))
-            return t
-        if kind == Kind.WGMMA_COMMIT:
-            a.open.append(len(self.engines[i].queue))
-            return t
-        if kind == Kind.ARRIVE:
-            for g in gates:
-                self._arrive(a.copy, g, t + (costs.far if code.far else costs.hop), event)
-            return t
-        if kind == Kind.BULK_COMMIT:
-            a.bulk.append(a.bulk_last)
-            return t
-        if kind == Kind.BULK_WAIT:
-            if len(a.bulk) > code.k:
-                read, written = a.bulk[-code.k - 1]
-                del a.bulk[: len(a.bulk) - code.k]
-                end = read if code.sources else written
-                if end > t:
-                    self._stalled("store", end - t)
-                    t = end
-            return t
-        return self._rest(sm, a, code, gates, part, t, event)
-
-    def _rest(self, sm: _Sm, a: _Agent, code: Code, gates: tuple[int, ...], part: float, t: float, event: int) -> float:
-        """The forms of sm_80, sm_100 and distributed shared memory."""
-        kind, costs, r = code.kind, self.costs, self.rates
+            return self._copy_out, self._way(code, weight, out=True)
         if kind == Kind.CP_ASYNC:
-            end = self._move(sm, code, part, t, a.weight)
-            a.cp_last = max(a.cp_last, end + r.load_latency(code.site))
-        elif kind == Kind.CP_COMMIT:
-            a.cp.append(a.cp_last)
-        elif kind == Kind.CP_WAIT:
-            if len(a.cp) > code.k:
-                end = a.cp[-code.k - 1]
-                del a.cp[: len(a.cp) - code.k]
-                if end > t:
-                    self._stalled("load", end - t)
-                    t = end
-        elif kind == Kind.CP_ARRIVE:
-            for g in gates:
-                self._arrive(a.copy, g, max(t, a.cp_last) + costs.hop, event)
-        elif kind == Kind.MMA:
-            if costs.tensor:
-                start = max(t, sm.tensor) if code.tensor * a.weight > SMALL else t
-                sm.tensor = max(sm.tensor, t) + code.tensor * a.weight
-                sm.busy["tensor"] += code.tensor * a.weight
-                t = max(start + code.tensor * a.weight, t + code.tensor * 4)
-                for f in code.results:
-                    a.ready[f] = (t + costs.mma, event)
-        elif kind == Kind.TC_MMA:
-            start = max(t, sm.tensor)
-            end = sm.tensor = start + (code.tensor if costs.tensor else 0.0)
-            sm.busy["tensor"] += code.tensor if costs.tensor else 0.0
-            a.last = (end, event)
-        elif kind == Kind.TC_COMMIT:
-            for g in gates:
-                self._arrive(a.copy, g, max(t, a.last[0]) + costs.hop, event)
-        elif kind == Kind.SEND:
-            for g in gates:
-                self._arrive(a.copy, g, t + costs.far, event)
+            return self._cp_async, (self._way(code, weight), r.load_latency(code.site))
+        if kind == Kind.ARRIVE:
+            return self._signal, costs.far if code.far else costs.hop
+        if kind == Kind.SEND:
+            return self._signal, costs.far
+        if kind == Kind.MMA:
+            return (self._mma, (code.tensor, code.tensor * weight, code.results)) if costs.tensor else (None, None)
+        found: Effect | None = {
+            Kind.WGMMA: self._wgmma, Kind.WGMMA_COMMIT: self._wgmma_commit, Kind.BULK_COMMIT: self._bulk_commit,
+            Kind.BULK_WAIT: self._bulk_wait, Kind.CP_COMMIT: self._cp_commit, Kind.CP_WAIT: self._cp_wait,
+            Kind.CP_ARRIVE: self._cp_arrive, Kind.TC_MMA: self._tc_mma, Kind.TC_COMMIT: self._tc_commit,
+        }.get(kind)  # fmt: skip
+        return found, code
+
+    def _shared(self, i, a, results, gates, part, t, event) -> float:
+        for f in results:
+            a.ready[f] = (t + self.costs.smem_load, event)
+        return t
+
+    def _load(self, i, a, needed, gates, part, t, event) -> float:
+        way, near, first, latency, results = needed
+        end = t
+        if part:
+            sm = a.sm
+            if near < 1:
+                end = self._move(sm, way, part * (1 - near), t)
+            if first:
+                sm.smem = (sm.smem if sm.smem > t else t) + first * part
+                end = max(end, sm.smem)
+            end += latency
+        for f in results:
+            a.ready[f] = (end, event)
+        return t if results else end
+
+    def _store(self, i, a, way, gates, part, t, event) -> float:
+        if part:
+            end = self._move(a.sm, way, part, t, True) - BACKLOG
+            if end > t:
+                self.stalls["store"] += end - t
+                return end
+        return t
+
+    def _copy_in(self, i, a, needed, gates, part, t, event) -> float:
+        way, latency = needed
+        end = self._move(a.sm, way, part, t) + latency
+        for g in gates:
+            self._arrive(a.copy, g, end, event)
+        return t
+
+    def _copy_out(self, i, a, way, gates, part, t, event) -> float:
+        end, latency = self._move(a.sm, way, part, t, True), self.rates.copy_l2
+        a.bulk_last = (max(a.bulk_last[0], end + 0.5 * latency), max(a.bulk_last[1], end + latency))
+        return t
+
+    def _wgmma(self, i, a, code, gates, part, t, event) -> float:
+        engine, sm = a.engine, a.sm
+        free = self.costs.free * code.tensor
+        sm.credit = min(sm.credit, free) + free
+        engine.queue.append((code.tensor, t, event))
+        if engine.idle and self.costs.tensor:
+            engine.idle, engine.t, engine.left = False, max(engine.t, t), 0
+            heappush(self.heap, (engine.t, ~i))
+        return t
+
+    def _wgmma_commit(self, i, a, code, gates, part, t, event) -> float:
+        a.open.append(len(a.engine.queue))
+        return t
+
+    def _signal(self, i, a, hop, gates, part, t, event) -> float:
+        for g in gates:
+            self._arrive(a.copy, g, t + hop, event)
+        return t
+
+    def _bulk_commit(self, i, a, code, gates, part, t, event) -> float:
+        a.bulk.append(a.bulk_last)
+        return t
+
+    def _bulk_wait(self, i, a, code, gates, part, t, event) -> float:
+        if len(a.bulk) > code.k:
+            read, written = a.bulk[-code.k - 1]
+            del a.bulk[: len(a.bulk) - code.k]
+            end = read if code.sources else written
+            if end > t:
+                self.stalls["store"] += end - t
+                return end
+        return t
+
+    def _cp_async(self, i, a, needed, gates, part, t, event) -> float:
+        way, latency = needed
+        a.cp_last = max(a.cp_last, self._move(a.sm, way, part, t) + latency)
+        return t
+
+    def _cp_commit(self, i, a, code, gates, part, t, event) -> float:
+        a.cp.append(a.cp_last)
+        return t
+
+    def _cp_wait(self, i, a, code, gates, part, t, event) -> float:
+        if len(a.cp) > code.k:
+            end = a.cp[-code.k - 1]
+            del a.cp[: len(a.cp) - code.k]
+            if end > t:
+                self.stalls["load"] += end - t
+                return end
+        return t
+
+    def _cp_arrive(self, i, a, code, gates, part, t, event) -> float:
+        for g in gates:
+            self._arrive(a.copy, g, max(t, a.cp_last) + self.costs.hop, event)
+        return t
+
+    def _mma(self, i, a, needed, gates, part, t, event) -> float:
+        alone, clocks, results = needed
+        sm = a.sm
+        start = max(t, sm.tensor) if clocks > SMALL else t
+        sm.tensor = max(sm.tensor, t) + clocks
+        sm.busy["tensor"] += clocks
+        t = max(start + clocks, t + alone * 4)
+        for f in results:
+            a.ready[f] = (t + self.costs.mma, event)
+        return t
+
+    def _tc_mma(self, i, a, code, gates, part, t, event) -> float:
+        clocks = code.tensor if self.costs.tensor else 0.0
+        a.last = (max(t, a.sm.tensor) + clocks, event)
+        a.sm.tensor = a.last[0]
+        a.sm.busy["tensor"] += clocks
+        return t
+
+    def _tc_commit(self, i, a, code, gates, part, t, event) -> float:
+        for g in gates:
+            self._arrive(a.copy, g, max(t, a.last[0]) + self.costs.hop, event)
         return t
