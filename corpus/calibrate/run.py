@@ -37,7 +37,7 @@ from lowering.runtime.telemetry import Monitor
 
 ANSWERS = "answers.json"
 FORM = "cake-calibration-answers-3"
-ROUNDS = 9
+ROUNDS = 15
 STRETCHES = 5
 IDLE_S = 0.1
 """Pause before a run that shows how a clock settles."""
