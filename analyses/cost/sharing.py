@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from analyses.cost.code import Kind
 from analyses.cost.machine import Machine
+from analyses.cost.places import Places, region_of
 from analyses.cost.program import Trace
 from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
@@ -46,9 +47,9 @@ class Traffic:
 
 def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: Machine, l2: L2) -> Traffic:
     """What the CTAs of a launch move, from what the traced cluster asks for. env is left as it was."""
-    found, places = Traffic(), _Places(bound, env)
+    found, places = Traffic(), Places(bound, env)
     sizes = tensor_bytes(bound, env)
-    ops = {s.site: r for s in B.walk(bound.body) if isinstance(s, B.Op) and (r := _region(s)) is not None}
+    ops = {s.site: r for s in B.walk(bound.body) if isinstance(s, B.Op) and (r := region_of(s)) is not None}
     asked: dict[int, float] = defaultdict(float)  # bytes of one CTA
     one: dict[int, float] = defaultdict(float)  # of one agent of it at most
     loads: set[int] = set()
@@ -95,7 +96,7 @@ def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: M
 
 
 def _again(
-    places: _Places,
+    places: Places,
     first: dict[int, set[Any]],
     asked: dict[int, float],
     grid: Grid,
@@ -104,7 +105,7 @@ def _again(
     m: Machine,
 ) -> dict[int, float]:
     """By site: bytes that are not in L2 when they are asked for, if nothing is at the start."""
-    waves = places.waves(grid, slots)
+    waves = places.waves(grid.ctas, slots)
     scale = slots / sampled if sampled else 1.0
     panel = {site: asked.get(site, 0.0) / places.visits.get(site, 1) for site in first}
     keeps = sum(m.l2_keeps) / 2
@@ -114,130 +115,26 @@ def _again(
     looked = min(waves, WAVES)
     for w in range(looked):
         sets = first if w == 0 else places.wave(sampled, slots, w)
-        here = dict.fromkeys(sets, 0.0)
-        fresh: dict[Any, float] = {}
+        start = passed
+        fresh: dict[Any, float] = {}  # panel -> bytes of this wave before the op that asked for it first
         for site, at in sets.items():
-            own = 0.0
-            tensor = places.tensor[site]
+            tensor, size = places.tensor[site], panel.get(site, 0.0) * scale
+            oldest, here = passed - keeps, passed - start
+            lost = asks = 0
             for place in at:
                 key = (tensor, place)
-                size = panel.get(site, 0.0) * scale
-                if key in fresh:  # another op of the same wave: a second pass over it
-                    if fresh[key] > keeps:
-                        here[site] += size
+                since = fresh.get(key)
+                if since is not None:  # another op of the same wave: a second pass over it
+                    lost += here - since > keeps
                     continue
-                before = seen.get(key)
-                if before is None or passed - before > keeps:
-                    here[site] += size
-                own += size
-                fresh[key] = 0.0
-            passed += own
-            for key in fresh:
-                fresh[key] += own
+                lost += seen.get(key, -math.inf) < oldest
+                asks += 1
+                fresh[key] = here
+            passed += asks * size
+            missed[site].append(lost * size)
         for key in fresh:
             seen[key] = passed
-        for site, amount in here.items():
-            missed[site].append(amount)
     return {site: sum(v) + (waves - looked) * v[-1] for site, v in missed.items()}
-
-
-class _Places:
-    """Where CTAs read and write global memory: a kernel's control flow with inner loops at their start."""
-
-    def __init__(self, bound: B.BoundKernel, env: list[Any]) -> None:
-        self.bound, self.env = bound, env
-        self.tensor: dict[int, int] = {}
-        self.visits: dict[int, int] = {}  # by site: how often a CTA comes there with other rows or tiles
-        self._trips = 1
-        self._compiled: dict[int, Any] = {}
-        own = {bound.builtins["cluster_id"], bound.builtins["cta"]}
-        self._persistent = {id(s) for s in B.walk(bound.body) if isinstance(s, B.For) and own & B.sx_vars(s.start)}
-        self._items = self._relevant(bound.body)
-
-    def waves(self, grid: Grid, slots: int) -> int:
-        """How often a CTA slot is used, or a persistent CTA takes a tile. After the first wave."""
-        if self._persistent:
-            return max(self.visits.values(), default=1)
-        return max(1, -(-grid.ctas // slots))
-
-    def wave(self, ctas: int, slots: int, number: int) -> dict[int, set[Any]]:
-        """Distinct places by site of the first `ctas` CTAs of a wave."""
-        found: dict[int, set[Any]] = defaultdict(set)
-        kept, names, env = list(self.env), self.bound.builtins, self.env
-        cluster = self.bound.launch.cluster
-        for i in range(ctas):
-            cta = i if self._persistent else i + number * slots
-            env[:] = kept
-            env[names["cta"].slot] = cta
-            env[names["cluster_rank"].slot] = cta % cluster
-            env[names["cluster_id"].slot] = cta // cluster
-            self._run(self._items, number, found)
-        env[:] = kept
-        return found
-
-    def _value(self, x: Any) -> Any:
-        f = self._compiled.get(id(x))
-        if f is None:
-            f = self._compiled[id(x)] = compile_sx(x)
-        try:
-            return f(self.env)
-        except (TypeError, ZeroDivisionError, OverflowError):
-            return 0
-
-    def _relevant(self, body: tuple[B.Stmt, ...]) -> list[tuple[B.Stmt, Any]]:
-        """What decides places, with its inner blocks or its region: the rest of a program is not looked at once per CTA."""
-        out: list[tuple[B.Stmt, Any]] = []
-        for s in body:
-            if isinstance(s, B.SetScalar):
-                out.append((s, None))
-            elif isinstance(s, B.If):
-                inner = (self._relevant(s.then), self._relevant(s.orelse))
-                if inner[0] or inner[1]:
-                    out.append((s, inner))
-            elif isinstance(s, (B.For, B.RoleBlock, B.ElectedBlock, B.WarpsBlock, B.While)):
-                within = self._relevant(s.body)
-                if any(not isinstance(x, B.SetScalar) for x, _ in within):
-                    out.append((s, within))
-            elif isinstance(s, B.Op):
-                region = _region(s)
-                if region is not None and not _alone(s, region):
-                    self.tensor[s.site] = id(region.tensor)
-                    out.append((s, region))
-        return out
-
-    def _run(self, items: list[tuple[B.Stmt, Any]], wave: int, found: dict[int, set[Any]]) -> None:
-        env, value = self.env, self._value
-        for s, inner in items:
-            if isinstance(s, B.SetScalar):
-                env[s.var.slot] = value(s.value)
-            elif isinstance(s, B.Op):
-                found[s.site].add(tuple(value(d.start) for d in inner.dims))
-                self.visits.setdefault(s.site, self._trips)
-            elif isinstance(s, B.If):
-                self._run(inner[0] if value(s.cond) else inner[1], wave, found)
-            elif isinstance(s, B.For):
-                at, outer = value(s.start), self._trips
-                if id(s) in self._persistent:
-                    step, stop = max(1, value(s.step)), value(s.stop)
-                    self._trips = max(1, -(-(stop - at) // step))
-                    at += wave * step
-                    if at >= stop:
-                        self._trips = outer
-                        continue
-                env[s.var.slot] = at
-                self._run(inner, wave, found)
-                self._trips = outer
-            else:
-                self._run(inner, wave, found)
-
-
-def _region(op: B.Op) -> B.Region | None:
-    return next((x for x in op.operands.values() if isinstance(x, B.Region)), None)
-
-
-def _alone(op: B.Op, region: B.Region) -> bool:
-    """Whether no two CTAs share the traffic: every atomic is done for itself, and data decide where a gathered row lies."""
-    return op.name.startswith("atomic_") or any(d.kind == "gather" for d in region.dims)
 
 
 def tensor_bytes(bound: B.BoundKernel, env: Sequence[Any]) -> dict[int, float]:
