@@ -47,8 +47,15 @@ class Settings:
 
     def engine(self, *, keep: bool = True) -> Engine:
         """`keep=False`: what is only looked at makes no workspace; one that is there is used."""
-        from server.engine import Config, Engine, default_workspace
+        import logging
 
+        import structlog
+
+        from server.engine import Config, Engine, default_workspace
+        from server.logs import log_to_stderr
+
+        if not structlog.is_configured():
+            log_to_stderr(logging.WARNING)
         workspace = self.workspace or default_workspace()
         read_only = self.read_only or not (keep or os.path.exists(workspace))
         return Engine(Config(workspace, self.no_gpu, read_only, self.contracts))
@@ -373,7 +380,8 @@ def show(ctx: click.Context, file: Path, as_json: bool) -> None:
 def serve(ctx: click.Context, port: int | None, token_file: Path | None, read_only: bool) -> None:
     """Serve the MCP tools on stdio, or on loopback HTTP."""
     from server.errors import BadArgument
-    from server.serve import log_to_stderr, make_token, read_token, serve_http, serve_stdio, warn_of_problems
+    from server.logs import log_to_stderr
+    from server.serve import make_token, read_token, serve_http, serve_stdio, warn_of_problems
 
     if token_file is not None and port is None:
         raise BadArgument("--token-file belongs to --http")

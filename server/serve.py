@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import logging
 import os
 import resource
 import secrets
@@ -27,21 +26,6 @@ _log = structlog.get_logger("cake.serve")
 MIN_TOKEN = 16
 KEEP_ALIVE_S = 2.0
 MAX_ADDRESS_SPACE = 8 * 2**30
-
-
-def log_to_stderr(level: int = logging.INFO) -> None:
-    """stdout belongs to the protocol; structlog prints there unless told otherwise."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-    )
 
 
 def read_token(path: Path) -> str:

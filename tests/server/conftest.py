@@ -13,7 +13,10 @@ from mcp import Client
 
 from server import gpu_work
 from server.engine import Config, Engine
+from server.logs import log_to_stderr
 from server.mcp_server import CakeServer
+
+log_to_stderr()  # as a server does
 
 ROOT = Path(__file__).resolve().parents[2]
 KMEANS = (Path(__file__).parent / "data/kmeans.cake").read_text()

@@ -50,6 +50,20 @@ def test_verify_accepts_and_exits_0(tmp_path: Path, kmeans: Path) -> None:
     assert told["status"] == "accepted" and told["ids"]["variant_id"].startswith("v_")
 
 
+def test_a_crash_of_an_analysis_leaves_stdout_to_results(
+    tmp_path: Path, kmeans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import analyses
+
+    def crash(bound: object, prove: bool) -> None:
+        raise KeyError("acc")
+
+    monkeypatch.setattr(analyses, "verify", crash, raising=False)
+    got = CliRunner().invoke(cli, ["--workspace", str(tmp_path / "ws"), "--no-gpu", "verify", str(kmeans)])
+    assert got.exit_code == 2 and "verifier crashed" not in got.stdout
+    assert "verifier crashed" in got.stderr and "KeyError: 'acc'" in got.stderr and "BoundKernel(" not in got.stderr
+
+
 def test_verify_rejects_with_an_excerpt_and_exits_1(tmp_path: Path, broken: Path) -> None:
     got = run(tmp_path, "verify", broken)
     assert got.exit_code == 1
