@@ -100,7 +100,10 @@ def estimate_on(
     clock = m.clock_under(used)
     launch_us = 0.0 if "launch" in without else m.latency["dependent_us" if depends else "launch_us"]
     start = (
-        0.0 if "launch" in without else m.latency["start"] + (m.latency["cluster"] if bound.launch.cluster > 1 else 0.0)
+        0.0
+        if "launch" in without
+        else (m.latency["start"] if any(b.kind == "mbarrier" for b in bound.barriers) else 0.0)
+        + (m.latency["cluster"] if bound.launch.cluster > 1 else 0.0)
     )
     memory = {"hbm": 0.0 if "hbm" in without else reading.reads / m.hbm_read + reading.writes / m.hbm_write}
     bounds = memory | _bounds(reading, m, clock, ctas * grid.average)
@@ -156,7 +159,7 @@ def _limited(found: Estimate, reading: Reading, grid: Grid) -> str:
     """The busiest resource, if it works most of the time; else what the roles wait for."""
     which = max(reading.busy, key=lambda r: reading.busy[r])
     if reading.clocks and reading.busy[which] >= BUSY * reading.clocks:
-        return which
+        return "l2" if which == "out" else which  # stores have a way of their own
     waits = {k: v for k, v in reading.stalls.items() if v > 0}
     worst = max(waits, key=lambda k: waits[k], default="")
     return {"barrier": "barriers", "load": "latency", "product": "products", "store": "stores"}.get(worst, "issue")

@@ -129,7 +129,7 @@ class _Sm:
         self.pipes = [0.0] * len(PIPES)
         self.tensor = self.smem = self.l2 = self.out = self.hbm = 0.0
         self.credit = 0.0
-        self.busy: dict[str, float] = dict.fromkeys(("tensor", "smem", "l2", "hbm", *PIPES), 0.0)
+        self.busy: dict[str, float] = dict.fromkeys(("tensor", "smem", "l2", "out", "hbm", *PIPES), 0.0)
 
 
 class _Engine:
@@ -480,9 +480,10 @@ class _Simulation:
         l2 *= part
         if out:
             end = sm.out = (sm.out if sm.out > t else t) + l2
+            busy["out"] += l2
         else:
             end = sm.l2 = (sm.l2 if sm.l2 > t else t) + l2
-        busy["l2"] += l2
+            busy["l2"] += l2
         if hbm >= 0.0:
             hbm *= part
             free = sm.hbm = (sm.hbm if sm.hbm > t else t) + hbm
