@@ -54,31 +54,39 @@ class Agent:
 @dataclass
 class Trace:
     """The agents of a cluster. needs: arrivals per gate (completions of barriers, by number). cut: trips of the loops that were
-    cut, by loop."""
+    cut, by loop. alike: all ranks do the same; then a gate is that of each rank, and the agents of the first rank are in step with each
+    other: they need not be run with the rest."""
 
     agents: list[Agent]
     needs: list[int]
     cut: dict[int, float]
+    alike: bool = False
+
+    @property
+    def simulated(self) -> list[Agent]:
+        """The agents that have to be run."""
+        return [a for a in self.agents if not a.rank] if self.alike else self.agents
 
 
 class _Run:
     """State of the agent that is traced."""
 
-    __slots__ = ("counts", "cut", "env", "gates", "instance", "limits", "mult", "out", "rank", "role", "whole")
+    __slots__ = ("alike", "counts", "cut", "env", "gates", "instance", "limits", "mult", "out", "rank", "role", "whole")
 
     def __init__(
         self, env: list[Any], rank: int, role: B.Role, instance: int, gates: dict[Any, int], limits: Mapping[int, int],
-        cut: dict[int, list[float]], whole: Mapping[int, float],
+        cut: dict[int, list[float]], whole: Mapping[int, float], alike: bool,
     ) -> None:  # fmt: skip
-        self.whole = whole
+        self.whole, self.alike = whole, alike
         self.env, self.rank, self.role, self.instance = env, rank, role, instance
         self.gates, self.limits, self.cut = gates, limits, cut
         self.out: list[tuple[Code, tuple[int, ...], float, float]] = []
         self.mult = 1.0
         self.counts: dict[Any, int] = defaultdict(int)
 
-    def gate(self, key: Any) -> int:
-        """The number of a completion."""
+    def gate(self, rank: int, place: Any) -> int:
+        """The number of a completion of a rank's barrier."""
+        key = place if self.alike else (rank, place)
         found = self.gates.get(key)
         if found is None:
             found = self.gates[key] = len(self.gates)
@@ -117,36 +125,58 @@ class Program:
         """(fewer, more) iterations of a loop: the two lengths from which longer ones are extrapolated."""
         return self._spans[loop]
 
-    def trace(self, env: Sequence[Any], limits: Mapping[int, int], whole: Mapping[int, float] | None = None) -> Trace:
+    def trace(
+        self,
+        env: Sequence[Any],
+        limits: Mapping[int, int],
+        whole: Mapping[int, float] | None = None,
+        *,
+        alike: bool = False,
+    ) -> Trace:
         """The events of a cluster whose first CTA `env` describes. limits: iterations that are run of a loop (all where it has none);
-        whole: trips of loops that are shorter here because an extent of `env` is smaller. Raises TooLong."""
+        whole: trips of loops that are shorter here because an extent of `env` is smaller; alike: it is known that all ranks do the same,
+        and the first is enough. Raises TooLong."""
+        ranks = self.bound.launch.cluster
+        if alike or ranks == 1:
+            return self._trace(env, limits, whole or {}, 1, ranks > 1)
+        found = self._trace(env, limits, whole or {}, ranks, True)
+        per_rank = len(found.agents) // ranks
+        for i, a in enumerate(found.agents):
+            first = found.agents[i % per_rank]
+            if a.events != first.events:
+                return self._trace(env, limits, whole or {}, ranks, False)
+            a.events = first.events
+        return found
+
+    def _trace(
+        self, env: Sequence[Any], limits: Mapping[int, int], whole: Mapping[int, float], ranks: int, alike: bool
+    ) -> Trace:
         bound, gates = self.bound, {}
-        needs: list[int] = []
         cut: dict[int, list[float]] = defaultdict(list)
         agents = []
         rank_slot = bound.builtins["cluster_rank"].slot
         cta_slot = bound.builtins["cta"].slot
         first = env[cta_slot]
         budget = EVENT_LIMIT
-        for rank in range(bound.launch.cluster):
+        for rank in range(ranks):
             for role in bound.roles:
                 for instance, weight in representatives(role):
                     own = list(env)
                     own[rank_slot], own[cta_slot] = rank, first + rank
-                    run = _Run(own, rank, role, instance, gates, limits, cut, whole or {})
+                    run = _Run(own, rank, role, instance, gates, limits, cut, whole, alike)
                     for step in self._bodies[role.name]:
                         step(run)
                     budget -= len(run.out)
                     if budget < 0:
                         raise TooLong
                     agents.append(Agent(rank, role, instance, weight, run.out))
-        needs = [0] * len(gates)
-        for a in agents:
+        found = Trace(agents, [0] * len(gates), {k: sum(v) / len(v) for k, v in cut.items()}, alike)
+        for a in found.simulated:
             for code, at, _, _ in a.events:
                 if code.arrives:
                     for g in at:
-                        needs[g] += 1
-        return Trace(agents, needs, {k: sum(v) / len(v) for k, v in cut.items()})
+                        found.needs[g] += 1
+        return found
 
     # ---- compiling -------------------------------------------------------------------------------------------------
 
@@ -230,6 +260,8 @@ class Program:
                     env[slot] = i
                     for step in body:
                         step(c)
+                    if len(c.out) > EVENT_LIMIT:
+                        raise TooLong
                 c.mult = outer
                 return
             c.cut[key].append(trips)
@@ -265,14 +297,15 @@ class Program:
         gates = self._gates(s, role, code) if isinstance(s, B.Op) else None
         part = _part(code.region) if code.region is not None else None
 
+        if gates is None and part is None and not zero:
+            return lambda c: c.out.append((code, (), 1.0, c.mult))
+
         def emit(c: _Run) -> None:
             for slot in zero:
                 c.env[slot] = 0
             c.out.append(
                 (code, gates(c) if gates is not None else (), part(c.env) if part is not None else 1.0, c.mult)
             )
-            if len(c.out) > EVENT_LIMIT:
-                raise TooLong
 
         return emit
 
@@ -285,24 +318,24 @@ class Program:
                 use, bar = compile_sx(o["bar"].use), o["bar"].barrier
 
                 def named(c: _Run) -> tuple[int, ...]:
-                    place = (id(bar), c.rank, _number(use, c.env))
+                    place = (id(bar), _number(use, c.env))
                     c.counts[place] += 1
-                    return (c.gate((*place, c.counts[place], "named")),)
+                    return (c.gate(c.rank, (*place, c.counts[place], "named")),)
 
                 return named
             whole = scope in ("cluster", "grid")
             name = o["role"].name if scope == "role" else scope
 
             def met(c: _Run) -> tuple[int, ...]:
-                place = ("sync", name, -1 if whole else c.rank)
+                place = ("sync", name)
                 c.counts[place] += 1
-                return (c.gate((*place, c.counts[place])),)
+                return (c.gate(-1 if whole else c.rank, (*place, c.counts[place])),)
 
             return met
         bar = o.get("bar") or o.get("signal")
         if not isinstance(bar, B.BarUse) or code.kind in (Kind.EXEC, Kind.LOCAL):
             return None
-        use, key, stages = compile_sx(bar.use), id(bar.barrier), bar.barrier.stages
+        use, key = compile_sx(bar.use), id(bar.barrier)
         rank = compile_sx(bar.rank) if bar.rank is not None else None
         many = o.get("multicast")
         ranks = None
@@ -317,11 +350,10 @@ class Program:
             if waits and n < 0:
                 return ()
             if ranks is not None:
-                return tuple(c.gate((key, _number(r, c.env), n)) for r in ranks)
+                return tuple([c.gate(_number(r, c.env), (key, n)) for r in ranks])
             r = c.rank if rank is None else _number(rank, c.env)
-            return (c.gate((key, r, n)),)
+            return (c.gate(r, (key, n)),)
 
-        _ = stages
         return at
 
 
@@ -399,13 +431,22 @@ def _sequence(body: tuple[Step, ...]) -> Step | None:
     return run
 
 
-def _part(region: B.Region) -> Callable[[list[Any]], float]:
-    """The part of a region that exists: what lies outside the tensor is not moved."""
+def _inside(d: B.RegionDim, extent: B.SX) -> bool:
+    """Whether a slice exists whatever the shape."""
+    if d.stop is not None or not isinstance(d.start, B.SConst) or not isinstance(extent, B.SConst):
+        return False
+    return d.start.value + d.size <= extent.value
+
+
+def _part(region: B.Region) -> Callable[[list[Any]], float] | None:
+    """The part of a region that exists: what lies outside the tensor is not moved. None where all of it always does."""
     dims = [
         (compile_sx(d.start), compile_sx(d.stop) if d.stop is not None else None, d.size, compile_sx(e))
         for d, e in zip(region.dims, region.tensor.extents, strict=False)
-        if d.kind == "slice"
+        if d.kind == "slice" and not _inside(d, e)
     ]
+    if not dims:
+        return None
 
     def part(env: list[Any]) -> float:
         found = 1.0

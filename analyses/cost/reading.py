@@ -143,7 +143,7 @@ def _read(
             else:
                 n = int(value)
         last = all(corner)
-        trace = program.trace(at, some, trips)
+        trace = whole if at == env and some == limits else program.trace(at, some, trips, alike=whole.alike)
         outcome = run(
             trace, rates, costs, resident=copies, rounds=n, weight=weight, log=log and last,
             skip_ring="ring" in without,

@@ -205,7 +205,8 @@ def run(
 class _Simulation:
     def __init__(self, trace: Trace, rates: Rates, costs: Costs, weight: float, log: bool, skip_ring: bool) -> None:
         self.trace, self.rates, self.costs, self.weight = trace, rates, costs, weight
-        self.counts = [Counter([e[0] for e in a.events]) for a in trace.agents]
+        self.traced = trace.simulated
+        self.counts = [Counter([e[0] for e in a.events]) for a in self.traced]
         self.patient = [not (skip_ring and any(code.kind == Kind.COPY_IN for code in n)) for n in self.counts]
         # only what arrives later than its op ends is waited for
         later = {
@@ -216,12 +217,12 @@ class _Simulation:
             for f in code.results
         }
         self.plans: dict[float, dict[Code, Plan]] = {}
-        for a, n in zip(trace.agents, self.counts, strict=True):
+        for a, n in zip(self.traced, self.counts, strict=True):
             plans = self.plans.setdefault(a.weight, {})
             for code in n:
                 if code not in plans:
                     plans[code] = self._plan(code, a.weight * weight, later)
-        self.sms = [_Sm() for _ in range(1 + max(a.rank for a in trace.agents))]
+        self.sms = [_Sm() for _ in range(1 + max(a.rank for a in self.traced))]
         self.agents: list[_Agent] = []
         self.resume: list[Callable[[], float]] = []
         self.copies: list[_Copy] = []
@@ -255,9 +256,9 @@ class _Simulation:
 
     def _start(self, t: float) -> None:
         self.started = t
-        copy = _Copy(self.trace.needs, len(self.trace.agents))
+        copy = _Copy(self.trace.needs, len(self.traced))
         self.copies.append(copy)
-        for a, patient in zip(self.trace.agents, self.patient, strict=True):
+        for a, patient in zip(self.traced, self.patient, strict=True):
             made = _Agent(a.events, self.sms[a.rank], a.weight, copy, t, (a.role.name, a.instance), patient)
             i = len(self.agents)
             self.agents.append(made)
@@ -267,7 +268,7 @@ class _Simulation:
     def _issued(self, rounds: int) -> None:
         """Add what statements asked of the first SM's pipes and shared memory."""
         busy = self.sms[0].busy
-        for a, n in zip(self.trace.agents, self.counts, strict=True):
+        for a, n in zip(self.traced, self.counts, strict=True):
             if a.rank == 0:
                 plans = self.plans[a.weight]
                 for code, times in n.items():
