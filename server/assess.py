@@ -1,22 +1,69 @@
-"""Candidates of one shape through binding, the static gates and the model: plain data in, plain data out.
+"""Candidates of one shape through binding, quick gates and the model: plain data in, plain data out.
 
-Runs in the server for a few candidates and in CPU workers for many (`server.ranking`). A text is parsed once. What the
-order reading and the checks of data would find is not looked for: `verify` stays the gate before a compile.
+Runs in the server for a few candidates and in CPU workers for many (`server.ranking`). A text is parsed once. The gates are the static
+rules and the order reading on two witness shapes, which one candidate of a kernel lends to those after it that admit them: a search
+for shapes of their own would be most of the time. What more shapes, checks of outputs and data would find is not looked
+for: `verify` stays the gate before a compile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cake_ir.collector import seldom_collected
-from cake_ir.diagnostics import CakeError, Diagnostic
+from cake_ir.diagnostics import CakeError
 from server.errors import EngineError
 from server.limits import computation_limit
 from server.results import clean, plain
 
+if TYPE_CHECKING:
+    from cake_ir.bound import BoundKernel
+    from cake_ir.syntax import File
+    from cake_ir.witness import Witness
+
 EACH_S = 10.0
 """Processor seconds that one candidate may take; milliseconds are usual."""
+
+
+class Gates:
+    """What candidates of the same texts share: parsed files, and witness shapes by kernel."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        self._files: dict[int, File] = {}
+        self._shapes: dict[tuple[int, str], tuple[Witness, ...]] = {}
+
+    def bind(self, item: Mapping[str, Any]) -> BoundKernel:
+        """The kernel that an item of `assess` names. Raises CakeError: the first finding of a text that does not parse or bind."""
+        from cake_ir import bind, parse
+
+        number = int(item["text"])
+        if number not in self._files:
+            parsed = parse(self._texts[number])
+            if parsed.file is None:
+                raise CakeError(parsed.diagnostics[0])
+            self._files[number] = parsed.file
+        done = bind(self._files[number], item["bindings"], item["target"], item["kernel"])
+        if done.bound is None:
+            raise CakeError(next(d for d in done.diagnostics if d.severity == "error"))
+        return done.bound
+
+    def admit(self, item: Mapping[str, Any], bound: BoundKernel) -> None:
+        """Raises CakeError: the first finding of the gates."""
+        from analyses.cost.sensitivity import FEW, lend
+        from analyses.verifier import verify
+        from cake_ir.witness import witnesses
+
+        key = (item["text"], bound.name)
+        pool = self._shapes.get(key, ())
+        if not lend(bound, pool):
+            own = witnesses(bound).witnesses[:FEW]
+            self._shapes[key] = (*pool, *own)
+            lend(bound, own)
+        faults = verify(bound, None, brief=True, deep=False).diagnostics
+        if faults:
+            raise CakeError(faults[0])
 
 
 @seldom_collected
@@ -30,44 +77,23 @@ def assess(
     fields of `Estimate` without path and limiters, "contracts": those whose signature the kernel has} or {"rule", "message",
     "line"}. each: called with the number of candidates done.
     """
-    files: dict[int, Any] = {}
+    from analyses.cost import estimate
+    from corpus.signature import match
+
+    gates = Gates(job["texts"])
     specs = [contracts[name] for name in job["contracts"] if name in contracts]
-    out = []
+    out: list[dict[str, Any]] = []
     for done, item in enumerate(job["items"]):
         each(done)
         try:
             with computation_limit("assessing", EACH_S):
-                out.append(_assess(job, item, files, specs))
+                bound = gates.bind(item)
+                gates.admit(item, bound)
+                found = estimate(bound, dict(job["shape"]), job["device"], l2=job["l2"], explain=False)
+                out.append({"estimate": plain(found), "contracts": [s.name for s in specs if match(bound, s)]})
         except CakeError as exc:
-            out.append(_fault(exc.diagnostic))
+            d = exc.diagnostic
+            out.append({"rule": d.rule, "message": clean(d.message, 300), "line": d.span.line})
         except EngineError as exc:
             out.append({"rule": exc.code, "message": exc.message, "line": 0})
     return out
-
-
-def _assess(
-    job: Mapping[str, Any], item: Mapping[str, Any], files: dict[int, Any], specs: Sequence[Any]
-) -> dict[str, Any]:
-    from analyses.cost import estimate
-    from analyses.verifier import static_faults
-    from cake_ir import bind, parse
-    from corpus.signature import match
-
-    number = item["text"]
-    if number not in files:
-        files[number] = parse(job["texts"][number])
-    parsed = files[number]
-    if parsed.file is None:
-        return _fault(parsed.diagnostics[0])
-    done = bind(parsed.file, item["bindings"], item["target"], item["kernel"])
-    if done.bound is None:
-        return _fault(next(d for d in done.diagnostics if d.severity == "error"))
-    faults = static_faults(done.bound)
-    if faults:
-        return _fault(faults[0])
-    found = estimate(done.bound, dict(job["shape"]), job["device"], l2=job["l2"], explain=False)
-    return {"estimate": plain(found), "contracts": [s.name for s in specs if match(done.bound, s)]}
-
-
-def _fault(found: Diagnostic) -> dict[str, Any]:
-    return {"rule": found.rule, "message": clean(found.message, 300), "line": found.span.line}

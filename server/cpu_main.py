@@ -142,7 +142,9 @@ def explain(job: dict[str, Any]) -> dict[str, Any]:
     profile = job["profile"]
     known = facts(bound, job["text"], contract_of(job), profile["shape"]["shape"])
     emitted = emit(bound)
-    done = compile_kernel(emitted, timeout_s=job["timeout_s"])  # cached where `prepare` has just built it
+    done = compile_kernel(
+        emitted, cache_dir=job["cache_dir"], timeout_s=job["timeout_s"]
+    )  # `prepare` has just built it
     same = hashlib.sha256(done.cubin).hexdigest() == job["cubin_sha256"]
     rows = profile["counters"].get("instructions", []) if same else []
     found = summarise(profile, done.sass if same else None, known).to_json()

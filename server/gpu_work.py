@@ -199,7 +199,12 @@ class GpuWork:
             "shapes": shapes,
             "contracts_dir": self._engine.config.contracts_path,
             "sms": device["sms"],
-            "more": {"device": index, "timeout_s": GPU_TIMEOUT_S - 20, **more},
+            "more": {
+                "device": index,
+                "timeout_s": GPU_TIMEOUT_S - 20,
+                "cache_dir": str(self._engine.cubin_dir()),
+                **more,
+            },
         }
 
     def _usable(self, index: int, lock: GpuLock, control: Control) -> dict[str, Any]:
@@ -226,7 +231,7 @@ class GpuWork:
 
         def where_job(shape: dict[str, int]) -> dict[str, Any]:
             limits = {"timeout_s": WHERE_TIMEOUT_S - 5, "launch_timeout_s": WHERE_LAUNCH_S}
-            job = {**again, "shapes": [shape], "more": {"device": index, "use_torch": False, **limits}}
+            job = {**again, "shapes": [shape], "more": {**again["more"], "use_torch": False, **limits}}
             ready = ask_cpu(job, PREPARE_TIMEOUT_S)
             if "diagnostic" in ready:
                 raise EngineError(ready["diagnostic"]["rule"], f"not built: {ready['diagnostic']['message']}")

@@ -75,6 +75,7 @@ def _explained(
     job = {
         **job_of(program, unit), "kind": "explain", "contract": spec.name, "profile": raw, "cubin_sha256": raw["cubin_sha256"],
         "contracts_dir": work.engine.config.contracts_path, "timeout_s": COMPILE_TIMEOUT_S - 10,
+        "cache_dir": str(work.engine.cubin_dir()),
     }  # fmt: skip
     found = work.run_cpu(unit, job, COMPILE_TIMEOUT_S, control)
     if "diagnostic" in found:

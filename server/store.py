@@ -340,7 +340,7 @@ class Store:
         self,
         variant_id: str,
         contract: str,
-        shape: dict[str, int],
+        shape: Mapping[str, Any],
         device: str,
         kind: str,
         verdict: str,

@@ -24,7 +24,7 @@ from cake_ir import syntax as S
 from cake_ir.bound import BoundKernel
 from cake_ir.derive.memory import memory_map
 from cake_ir.diagnostics import CakeError, Diagnostic, Edit, Span
-from cake_ir.memo import memo
+from cake_ir.memo import forget, memo
 from cake_ir.skeleton import compile_skeleton
 from cake_ir.witness import Witness, WitnessSet, witnesses
 
@@ -187,12 +187,14 @@ def gates(bound: BoundKernel, shapes: tuple[Witness, ...], outputs: bool) -> tup
     return verify(bound, None, brief=True, deep=outputs).diagnostics
 
 
-def lend(bound: BoundKernel, shapes: tuple[Witness, ...]) -> None:
-    """Have a kernel looked at on the first shapes of a similar one that it admits, instead of a search for its own; where it admits
-    none, nothing changes. To be called before anything is derived."""
+def lend(bound: BoundKernel, shapes: tuple[Witness, ...]) -> bool:
+    """Have a kernel looked at on the first shapes of a similar one that it admits, instead of those of a search of its own. False where
+    it admits none: then nothing changes. To be called before anything is derived."""
     few = tuple(w for w in (_moved(bound, w) for w in shapes) if w is not None)[:FEW]
     if few:
+        forget(bound, "witnesses")
         memo(bound, "witnesses", lambda: WitnessSet(few, (), ()))
+    return bool(few)
 
 
 def _moved(bound: BoundKernel, w: Witness) -> Witness | None:

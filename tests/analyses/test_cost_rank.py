@@ -34,7 +34,9 @@ def prior(resolution: float | None) -> Prior:
 
 @pytest.fixture(scope="module")
 def base() -> Estimate:
-    done = bind(parse_text(kernel("softmax").text()).file, {}, "sm_90a")
+    file = parse_text(kernel("softmax").text()).file
+    assert file is not None
+    done = bind(file, {}, "sm_90a")
     assert done.bound is not None
     return estimate(done.bound, {"M": 512, "N": 1024}, explain=False)
 
