@@ -23,7 +23,7 @@ from server.errors import EngineError
 from server.mcp_server import CakeServer
 from server.programs import Ref
 from server.results import CONCISE_BYTES, size_of
-from server.worker import Control, run_worker
+from tests import compiled
 from tests.corpus.profiling.synthetic import metrics
 from tests.server.conftest import KMEANS, call, play_gpu
 from tests.server.test_gpu_path import DEVICE, SHAPE
@@ -38,17 +38,6 @@ COUNTERS = metrics(
     tensor=78.3, alu=45.2, fma=10.3, issue=41.1, dram=3.0, l2=25.2, smem=44.9, occupancy=20.3, eligible_warps=0.838, sm_clock=1.78,
     elapsed_cycles=1000.0, active_cycles=900.0,
 )  # fmt: skip
-
-
-READY: dict[str, dict[str, Any]] = {}
-
-
-def prepared(job: dict[str, Any]) -> dict[str, Any]:
-    """The CPU worker's answer, asked once for each job."""
-    key = json.dumps(job, sort_keys=True)
-    if key not in READY:
-        READY[key] = run_worker("server.cpu_main", job, timeout_s=180, control=Control())
-    return READY[key]
 
 
 @functools.cache
@@ -71,7 +60,7 @@ class Played:
         if module == "server.cpu_main" and job["kind"] == "explain" and self.explains:
             raise self.explains
         if module != "corpus.gpu_main":
-            return prepared(job) if job["kind"] == "prepare" else run_worker(module, job, **more)
+            return compiled.worker(module, job, **more)
         if job["kind"] == "probe":
             return {"kind": "probe", "device": DEVICE}
         ready = Job.model_validate(job)
