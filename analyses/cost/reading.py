@@ -6,6 +6,7 @@ rounds of CTAs are linear in their trips: a run with fewer and one with more of 
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -109,7 +110,7 @@ def _read(
     cluster = bound.launch.cluster
     moved = traffic(bound, env, grid, whole, m, l2)
     rates = _rates(m, clock_hz, grid, moved, without)
-    costs = _costs(m, without)
+    costs = _costs(m, cluster, without)
     weight, copies, rounds, axis = _rounds(grid, sum(len(a.events) for a in whole.agents))
     axes = _axes(program, whole, env)
     axes += [axis] if axis is not None else []
@@ -230,7 +231,8 @@ def _step(n: int, trips: float) -> int:
 
 def _stretch(bound: B.BoundKernel, env: list[Any], grid: Grid) -> float:
     """How much longer the launch takes than its first CTA when not all persistent CTAs are there from the start: those that come later
-    start when the first ones with the fewest tiles are done. 0 for a kernel that is not persistent, or whose CTAs have a tile each."""
+    start when the first ones with the fewest tiles are done. 0 for a kernel that is not persistent, whose CTAs have a tile each, or that has
+    more than two rounds of CTAs: those are run one after the other."""
     own = {bound.builtins["cluster_id"], bound.builtins["cta"]}
     loop = next((s for s in bound.body if isinstance(s, B.For) and own & B.sx_vars(s.start)), None)
     if loop is None:
@@ -242,9 +244,12 @@ def _stretch(bound: B.BoundKernel, env: list[Any], grid: Grid) -> float:
     def tiles(i: int) -> int:
         return max(0, -(-(stop - i) // step))
 
-    if tiles(0) < 2:
+    if tiles(0) < 2 or grid.per_sm > 2 * grid.busy:
         return 0.0
-    return max(tiles(0), tiles(there - 1) + tiles(there)) / tiles(0)
+    ends = [0] * there
+    for i in range(grid.ctas // cluster):
+        heapq.heapreplace(ends, ends[0] + tiles(i))
+    return max(ends) / tiles(0)
 
 
 def _rates(m: Machine, clock_hz: float, grid: Grid, moved: Traffic, without: frozenset[str]) -> Rates:
@@ -262,13 +267,13 @@ def _rates(m: Machine, clock_hz: float, grid: Grid, moved: Traffic, without: fro
     )  # fmt: skip
 
 
-def _costs(m: Machine, without: frozenset[str]) -> Costs:
+def _costs(m: Machine, cluster: int, without: frozenset[str]) -> Costs:
     latency = m.latency
     wait = 0.0 if "barriers" in without else 1.0
     return Costs(
         passed=wait * latency["passed"], hop=wait * latency["hop"], far=wait * latency["far"], named=wait * latency["named"],
         cluster=wait * latency["cluster"], local=wait, smem_load=0.0 if "load latency" in without else latency["smem_load"],
         wgmma=0.0 if "load latency" in without else latency["wgmma"], mma=0.0 if "load latency" in without else latency["mma"],
-        turnaround=0.0 if "launch" in without else latency["turnaround"], gap=0.0 if "launch" in without else latency["cta_start"], free=m.drag[2], drag=0.0 if "interference" in without else 1.0,
+        turnaround=0.0 if "launch" in without else latency["turnaround"] + (latency["cluster"] if cluster > 1 else 0.0), gap=0.0 if "launch" in without else latency["cta_start"], free=m.drag[2], drag=0.0 if "interference" in without else 1.0,
         pipes="issue" not in without, smem="smem" not in without, tensor="tensor" not in without, queues="residency" not in without,
     )  # fmt: skip

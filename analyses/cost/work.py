@@ -275,7 +275,7 @@ def _access(op: B.Op, m: Machine, warps: int, w: Work, count: Count) -> None:
         count.add("alu", 2 * instructions)  # where it lies, whether it exists
         count.add("issue", instructions)
         if op.name == "load" and kind is not None:
-            count.add("issue", warps * placement(kind).slots)  # what it is if it does not
+            count.add("issue", warps * placement(kind).slots * kind.dtype.bits / 32)  # what it is if it does not
     if "x" in o and kind is not None and not isinstance(o["x"], (B.SConst, B.SVar, B.SOp)):
         elementwise(o["x"], placement(o["x"].type).slots, warps, count)
 
