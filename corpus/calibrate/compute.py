@@ -39,9 +39,15 @@ def _tensor() -> Iterator[Probe]:
 
 
 def _fed() -> Iterator[Probe]:
-    """The main loop of a GEMM on its own: a ring of copies from L2, products of two warpgroups."""
+    """The main loop of a GEMM on its own: a ring of copies from L2, products of two warpgroups, and its copies alone."""
     for n, stages in ((64, 8), (64, 4), (128, 4), (256, 4), (256, 3), (256, 2), (128, 2)):
         yield _loop(f"tensor.fed.n{n}" + ("" if stages == 4 else f".stages{stages}"), n, stages, L2_ROWS, 0)
+    for n in (64, 128, 256):
+        box = 128.0 * (128 + n)
+        yield Probe(
+            f"tma.fed.n{n}", "feed", "fed_copies", box, "B/clk/SM", "per_clk", box / 60, {"BN": n, "STAGES": 4}, {"G": SMS, "R": L2_ROWS},
+            sass={"UTMALDG": 2},
+        )  # fmt: skip
     for stages in (2, 3, 4):
         yield Probe(
             f"tensor.fed.mma_sync.stages{stages}", "rings", "fed_mma_sync", 2.0 * 128 * 128, "flop/clk/SM", "per_clk",

@@ -42,12 +42,16 @@ def _barriers() -> Iterator[Probe]:
     for ranks in (2, 4, 8):
         yield one(f"cluster.ctas{ranks}", "cluster_sync", 1, 250, "UCGABAR_ARV", ranks, {"CL": ranks})
     yield one("cluster.ctas2.all", "cluster_sync", 1, 250, "UCGABAR_ARV", SMS, {"CL": 2})
-    for warps in (1, 4, 8, 12):
-        for busy in (0, 1):
-            yield Probe(
-                f"barrier.mbarrier.waited.warps{warps}" + (".busy" if busy else ""), "barriers", "waited", 8, "clk", "clk", 1200,
-                {"WARPS": warps, "BUSY": busy}, {"G": 1}, {"p": 0.5, "q": 0.25}, sass={"SYNCS": 8},
-            )  # fmt: skip
+    for warps, busy, name in (
+        (1, 1, "waited"),
+        (1, 0, "waited.alone"),
+        (4, 1, "waited.warps4"),
+        (12, 1, "waited.warps12"),
+    ):
+        yield Probe(
+            f"barrier.mbarrier.{name}", "barriers", "waited", 8, "clk", "clk", 450, {"WARPS": warps, "BUSY": busy}, {"G": 1},
+            {"p": 0.5, "q": 0.25}, sass={"SYNCS": 8},
+        )  # fmt: skip
     yield one("mbarrier.arrived", "arrived", 16, 160, "SYNCS")
     yield one("named.turn.two", "turns_two", 2, 80, "BAR")
     for groups in (1, 2, 3):

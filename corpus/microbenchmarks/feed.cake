@@ -45,3 +45,39 @@ def fed_products(a: In[bf16, R, 64], b: In[bf16, R, 64], y: Out[f32, G, 128], p:
                 for i in unroll(16):
                     v = v * p + q
         store(y[cta, 64 * wg:], row_max(acc) + v)
+
+
+@kernel(target="sm_90a")
+def fed_copies(a: In[bf16, R, 64], b: In[bf16, R, 64], y: Out[i32, G, 8], trips: i32, *,
+               BN: (64, 128, 256) = 256, STAGES: (2, 3, 4, 8) = 4):
+    """The ring of fed_products without its products: eight warps wait for the boxes and give them back."""
+    where(R >= BN, G <= 1024)
+    launch(ctas=G)
+
+    math = role(warp, count=8)
+    producer = role(thread)
+
+    a_s = smem(bf16, 128, 64, stages=STAGES, swizzle=128)
+    b_s = smem(bf16, BN, 64, stages=STAGES, swizzle=128)
+    full = mbarrier(stages=STAGES, arrivals=1)
+    free = mbarrier(stages=STAGES, arrivals=8)
+
+    with producer:
+        a_at = 128 * (cta % 8)
+        b_at = BN * (cta // 8)
+        for t in range(trips):
+            wait(free[t - STAGES])
+            expect(full[t])
+            tma_load(a_s[t], a[a_at:, :], signal=full[t])
+            tma_load(b_s[t], b[b_at:, :], signal=full[t])
+            a_at += 1024
+            b_at += 32 * BN
+            if a_at >= R:
+                a_at = a_at - R
+            if b_at >= R:
+                b_at = b_at - R
+    with math as w:
+        for t in range(trips):
+            wait(full[t])
+            arrive(free[t])
+        store(y[cta, w], trips)
