@@ -181,6 +181,20 @@ def _clocks() -> Iterator[Probe]:
             f"clock.under.{name}", file, kernel, 1, "MHz", "clk", expect, bindings, dims, more, tensor=tensor, mode="sustained"
         )  # fmt: skip
 
+    # Seconds of full load keep the clock of later products low for some seconds more: bursts come first.
+    for k in (256, 1024, 4096, 16384):
+        long = _loop(f"clock.under.launches.gemm.k{k}", 256, 4, L2_ROWS, 0, True)
+        yield replace(
+            long,
+            scalars={**long.scalars, "trips": k // 64},
+            trip="",
+            trips=(20, 100),
+            mode="launches",
+            tensor=long.tensor * k / 64,
+        )
+    for ms in (1, 4, 16, 64, 256):
+        long = _loop(f"clock.under.gemm.after{ms}ms", 256, 4, L2_ROWS, 0, True)
+        yield replace(long, mode="settling", after_ms=ms)
     yield one(
         "products", "tensor", "wgmma_rs", 512, {"DT": "bf16", "BN": 128, "WG": 2}, {"G": SMS}, 2.0 * 128 * 128 * 64
     )
@@ -195,19 +209,6 @@ def _clocks() -> Iterator[Probe]:
     )
     for duty, rest in ((25, 46), (50, 19), (75, 8), (100, 0)):
         yield _loop(f"clock.under.gemm.duty{duty}", 256, 4, L2_ROWS, rest, True)
-    for k in (256, 1024, 4096, 16384):
-        long = _loop(f"clock.under.launches.gemm.k{k}", 256, 4, L2_ROWS, 0, True)
-        yield replace(
-            long,
-            scalars={**long.scalars, "trips": k // 64},
-            trip="",
-            trips=(20, 100),
-            mode="launches",
-            tensor=long.tensor * k / 64,
-        )
-    for ms in (1, 4, 16, 64, 256):
-        long = _loop(f"clock.under.gemm.after{ms}ms", 256, 4, L2_ROWS, 0, True)
-        yield replace(long, mode="settling", after_ms=ms)
     yield _loop("clock.under.gemm_hbm", 256, 4, HBM_ROWS, 0, True)
     yield _loop("clock.under.gemm_hbm.n64", 64, 4, HBM_ROWS, 0, True)
     yield one("fma", "issue", "ffma", 256, {"WARPS": 8}, {"G": SMS}, p=0.5, q=0.25)
