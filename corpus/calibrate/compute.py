@@ -190,6 +190,7 @@ def _clocks() -> Iterator[Probe]:
             trip="",
             trips=(20, 100),
             mode="launches",
+            idle=True,
             tensor=long.tensor * k / 64,
         )
     for ms in (1, 4, 16, 64, 256):
