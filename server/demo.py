@@ -126,6 +126,12 @@ class Loop:
     async def measure(self, ir_id: str) -> None:
         self._show.step("Estimate the cost at B32 N65536 K1024 D128 (a model, not a measurement)")
         await self.call("estimate_cost", ("ok",), ir_id=ir_id, shape=BIG)
+        self._show.step("Order other bindings of it by the model, before any of them is built")
+        ordered = await self.call(
+            "estimate_cost", ("ok",), ir_id=ir_id, shape=BIG, vary={"BC": [64, 128], "STAGES": [3, 4]}, l2="warm"
+        )
+        for row in ordered["data"]["ranking"]:
+            self._show.note(f"{row['place']}. {row['name']}: {row['time_us']} us, bound by {row['bound']}")
         self._show.step("Compile with NVRTC and check the numbers against the contract's float64 oracle")
         built = await self.call(
             "compile_and_bench", ("passed",), ir_id=ir_id, contract=KERNEL, shapes=SMALL, until="check", wait_s=300

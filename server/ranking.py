@@ -102,8 +102,7 @@ def _rank(
     candidates = _resolve(engine, refs, listed, device)
     todo = [c for c in candidates if c.fault is None]
     _assess(engine, todo, shape, device, l2, control)
-    if not engine.store.read_only:
-        engine.store.put_variants([(c.variant_id, c.ir_id, c.bindings, c.target, c.kernel) for c in todo if c.ir_id])
+    engine.store.put_variants([(c.variant_id, c.ir_id, c.bindings, c.target, c.kernel) for c in todo])
     verified = {}
     for c in todo:
         verdict = engine.store.verdict(c.variant_id)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 from click.testing import CliRunner
 from mcp import Client
 
 from analyses.cost import history
 from corpus.jobs import BenchShape, BenchVerdict, Timing
-from server import ranking
+from server import mcp_server, ranking
 from server.cli import cli
 from server.cli_estimate import binding_sets, values_of
 from server.engine import Engine
@@ -97,6 +100,7 @@ async def test_many_go_to_a_worker_and_come_back_in_order(
     here = engine.rank(request, ROWS)
     monkeypatch.setattr(ranking, "HERE", 0)
     monkeypatch.setattr(ranking.os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(mcp_server, "PROGRESS_EVERY_S", 0.02)
     heard: list[str] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -128,6 +132,23 @@ def test_a_worker_that_dies_costs_its_own_candidates_only(engine: Engine, monkey
     control.cancel.set()
     with pytest.raises(Cancelled):
         engine.rank(ranking.Request(bases), ROWS, control=control)
+
+
+async def test_a_cancelled_call_ends_its_ranking(
+    cake: CakeServer, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    def slow(request: Any, shape: Any, detail: Any, device: Any, l2: Any, control: Control) -> Any:
+        control.cancel.wait(20)
+        ended.set()
+        control.check()
+
+    monkeypatch.setattr(engine, "rank", slow)
+    async with Client(cake.build()) as client:
+        with anyio.move_on_after(0.3) as scope:
+            await client.call_tool("estimate_cost", {"text": KMEANS, "shape": SHAPE, "vary": {"STAGES": [2, 3]}})
+    assert scope.cancelled_caught and await anyio.to_thread.run_sync(ended.wait, 10)
 
 
 # ---- prior error ---------------------------------------------------------------------------------------------------
