@@ -205,10 +205,7 @@ def _after(op: B.Op | None, m: Machine, warps: int) -> tuple[float, int]:
     if name in ("wgmma_wait", "bulk_wait", "bulk_wait_read", "cp_async_wait"):
         return 0.0, int(op.attrs.get("k", 0))
     if name == "sync":
-        scope = op.attrs["scope"]
-        if scope == "warp":
-            return WARP_SYNC_CLK, 0
-        return latency[scope if scope in ("cta", "cluster") else "named"], 0
+        return WARP_SYNC_CLK if op.attrs["scope"] == "warp" else latency["named"], 0
     if name == "fence_async":
         return latency["fence"], 0
     if _reduction(op):

@@ -22,7 +22,7 @@ SCHEDULERS = 4
 
 ASSUMED: Mapping[str, float] = {
     "load": 300, "load_hbm": 700, "l1": 40, "smem_load": 30, "tma": 700, "tma_hbm": 1100, "hop": 90, "far": 240, "passed": 150,
-    "named": 35, "cta": 40, "cluster": 350, "fence": 40, "reduce": 80, "wgmma": 90, "mma": 33, "cta_start": 150, "turnaround": 450,
+    "named": 35, "cluster": 350, "fence": 40, "wgmma": 90, "mma": 33, "cta_start": 150, "turnaround": 450,
     "start": 500, "launch_us": 1.5, "dependent_us": 1.0,
 }  # fmt: skip
 """Latencies in clocks, the clocks of an SM between two CTA starts and the microseconds of a launch where nothing was measured. The
@@ -42,8 +42,8 @@ H200 (30 clusters of 4, 15 of 8, 7 of 16)."""
 LATENCIES: Mapping[str, str] = {
     "tma": "tma.latency.l2", "tma_hbm": "tma.latency.hbm",
     "far": "barrier.mbarrier.to_other_cta", "hop": "barrier.mbarrier.thread_to_group", "passed": "barrier.mbarrier.waited",
-    "named": "barrier.named.role.groups1", "cta": "barrier.cta.warps8", "cluster": "barrier.cluster.ctas2", "fence": "barrier.fence_async",
-    "reduce": "reduce.max.n8.groups1", "launch_us": "launch.graph.all_sms", "dependent_us": "launch.dependent.all_sms",
+    "named": "barrier.named.role.groups1", "cluster": "barrier.cluster.ctas2", "fence": "barrier.fence_async",
+    "launch_us": "launch.graph.all_sms", "dependent_us": "launch.dependent.all_sms",
 }  # fmt: skip
 """The rates that latencies are read from."""
 
@@ -98,10 +98,11 @@ class Machine:
         return _measured(target, calibration) if calibration is not None else _sheet(target)
 
     def usable_sms(self, cluster: int) -> int:
-        """SMs on which clusters of that size run: those of a GPC that is no multiple of it are left over."""
+        """SMs on which clusters of that size run: those of a GPC that is no multiple of it are left over.
+        One cluster runs on every machine."""
         table = self.cluster_sms or {n: self.sms * share for n, share in CLUSTER_SHARE.items()}
         fits = min((n for n in table if n >= cluster), default=0)
-        return int((table[fits] if cluster > 1 and fits else self.sms) // cluster * cluster)
+        return max(cluster, int((table[fits] if cluster > 1 and fits else self.sms) // cluster * cluster))
 
     def clock_under(self, used: float) -> float:
         """The SM clock in Hz while the tensor cores work a part `used` of the time: any work lowers it by a step, much of it further."""
