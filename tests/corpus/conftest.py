@@ -16,7 +16,6 @@ def real_bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     from tests.corpus import played_gpu
 
     folder = tmp_path_factory.mktemp("bundle")
-    played_gpu.cached(folder / "cubins")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selftest, "run_worker", played_gpu.PlayedGpu())
         done = selftest.run(

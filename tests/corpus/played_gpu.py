@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -25,6 +24,7 @@ from corpus.jobs import Bench, BenchShape, Job, Timing
 from lowering.runtime import stats
 from server import cpu_main
 from server.errors import EngineError
+from tests import compiled
 from tests.corpus.fake_device import FakeDevice, at
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -88,7 +88,7 @@ class PlayedGpu:
     def __call__(self, module: str, job: dict[str, Any], **more: Any) -> dict[str, Any]:
         if module == "server.cpu_main":
             try:
-                return cpu_main.prepare({**job, "more": {**job["more"], "cache_dir": CACHE}})
+                return cpu_main.prepare({**job, "more": {**job["more"], "cache_dir": str(compiled.cubins())}})
             except CakeError as exc:
                 return {"diagnostic": exc.diagnostic.model_dump(mode="json")}
         if job["kind"] == "probe":
@@ -104,12 +104,3 @@ class PlayedGpu:
             return bench(made).model_dump(mode="json")
         env = Env(FakeDevice(), None, lambda cubin, plan, pointers: lambda stream: self.body(plan, pointers))
         return run_check(env, made, contracts()[made.contract], 5, lambda *a: None).model_dump(mode="json")
-
-
-CACHE: str | None = None
-
-
-def cached(folder: Path) -> None:
-    """Keep compiled kernels of all tests of a session in one folder."""
-    global CACHE
-    CACHE = str(folder)

@@ -17,6 +17,7 @@ from corpus.gpu_buffers import Env
 from corpus.kernels import kernels
 from corpus.prepare import prepare
 from lowering import timeline as tl
+from tests.compiled import cubins
 from tests.corpus.fake_device import FakeBuffer, FakeDevice, at
 from tests.corpus.test_gpu_jobs import CUBIN, PLAN, SHAPE, right
 from tests.lowering.test_timeline import Recorder
@@ -291,7 +292,8 @@ def test_prepared_jobs_carry_both_forms(kind: Any) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     entry = next(k for k in kernels() if k.name == "rmsnorm")
     shapes = [{"M": 16, "D": 256}, {"M": 3, "D": 8}]
-    made, _ = prepare(entry.text(), entry.contract, kind, shapes, target="sm_90a", bindings=entry.bindings)
+    of: dict[str, Any] = {"target": "sm_90a", "bindings": entry.bindings, "cache_dir": cubins()}
+    made, _ = prepare(entry.text(), entry.contract, kind, shapes, **of)
     again = jobs.parse(json.loads(made.model_dump_json()))
     assert len(again.cubins) == 2
     for launch in again.launches:
@@ -300,5 +302,5 @@ def test_prepared_jobs_carry_both_forms(kind: Any) -> None:
             plain["cubin_sha256"]
         )
         assert form.table["marks"] and form.plan["args"][: len(plain["args"])] == plain["args"]
-    checked, _ = prepare(entry.text(), entry.contract, "check", shapes, target="sm_90a", bindings=entry.bindings)
+    checked, _ = prepare(entry.text(), entry.contract, "check", shapes, **of)
     assert len(checked.cubins) == 1 and not checked.launches[0].timeline

@@ -13,6 +13,7 @@ import pytest
 from corpus import bundle, evidence, intake
 from corpus.jobs import Job
 from corpus.kernels import kernel
+from tests import compiled
 from tests.corpus.test_bundle import pack, unpack
 
 
@@ -22,7 +23,7 @@ def taken(real_bundle: Path, tmp_path: Path) -> Callable[..., intake.Intake]:
 
     def judge(change: Callable[[dict[str, Any]], None] | None = None, into: Path = tmp_path) -> intake.Intake:
         path = real_bundle if change is None else forged(real_bundle, tmp_path / "forged.zip", change)
-        return intake.judge(bundle.read(path), into, cache_dir=real_bundle.parent / "cubins")
+        return intake.judge(bundle.read(path), into, cache_dir=compiled.cubins())
 
     return judge
 

@@ -16,6 +16,7 @@ from corpus import gpu_sanitize, jobs
 from corpus.contract import contracts
 from corpus.gpu_sanitize import arguments, judge, launch_bare, run_sanitize
 from corpus.sanitizer import TOOLS, line_at, parse, table
+from tests.compiled import cubins
 from tests.corpus.fake_device import FakeDevice, at, env_for
 from tests.corpus.test_gpu_jobs import GEMM, make, tensors
 
@@ -204,7 +205,7 @@ def test_a_sanitize_job_carries_its_line_table() -> None:
     from corpus.prepare import prepare
 
     k = kernel("rmsnorm")
-    job, _ = prepare(k.text(), k.contract, "sanitize", [{"M": 4, "D": 64}], target="sm_90a")
+    job, _ = prepare(k.text(), k.contract, "sanitize", [{"M": 4, "D": 64}], target="sm_90a", cache_dir=cubins())
     lines = dict(job.lines["rmsnorm"]).values()
     last = len(k.text().splitlines())
     assert len(set(lines)) > 5 and all(0 <= n <= last for n in lines)

@@ -22,10 +22,8 @@ from tests.corpus.played_gpu import PlayedGpu
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> PlayedGpu:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
     fake = PlayedGpu()
-    if played_gpu.CACHE is None:
-        played_gpu.cached(tmp_path_factory.mktemp("cubins"))
     monkeypatch.setattr(selftest, "run_worker", fake)
     monkeypatch.setattr(catalog.Catalog, "gpu_indices", lambda self: [0])
     return fake

@@ -14,6 +14,7 @@ from corpus.kernels import kernels
 from corpus.prepare import prepare
 from corpus.profiling import record
 from lowering.sass import disassemble, parse_sass
+from tests.compiled import cubins
 from tests.corpus.profiling.synthetic import metrics, profile
 
 SHAPE = {"M": 512, "N": 512, "K": 512}
@@ -22,13 +23,17 @@ SHAPE = {"M": 512, "N": 512, "K": 512}
 @pytest.fixture(scope="module")
 def job() -> Job:
     entry = next(k for k in kernels() if k.name == "gemm_sm90")
-    made, _ = prepare(entry.text(), entry.contract, "profile", [SHAPE], target="sm_90a", name=entry.name)
+    made, _ = prepare(
+        entry.text(), entry.contract, "profile", [SHAPE], target="sm_90a", name=entry.name, cache_dir=cubins()
+    )
     return made
 
 
 @pytest.fixture
 def result(job: Job) -> dict[str, Any]:
-    code = parse_sass(disassemble(job.cubin(str(job.launches[0].plans[0]["cubin_sha256"])))).instructions
+    code = parse_sass(
+        disassemble(job.cubin(str(job.launches[0].plans[0]["cubin_sha256"])), cache_dir=cubins())
+    ).instructions
     rows = [{"offset": i.offset, "samples": 2, "stalls": {"wait": 2}, "executed": 4} for i in code]
     spans = [[1, float(n), n + 0.5] for n in range(4000)]
     tracks = [
