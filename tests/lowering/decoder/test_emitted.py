@@ -8,7 +8,7 @@ buffer offset + slot * stage stride + the view rule.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -58,14 +58,24 @@ def emitted(case: str) -> Emitted:
     return emit(bound)
 
 
-def records(kind: str) -> list[Any]:
-    """All records of a kind as test parameters."""
-    found = []
-    for case in CASES:
-        for i, r in enumerate(emitted(case).records):
-            if r.kind == kind:
-                found.append(pytest.param(emitted(case), r, id=f"{case}-{r.op}-{r.span.line}-{r.operand}-{i}"))
-    return found
+def each(kind: str) -> Callable[[Callable[[Emitted, Any], None]], Callable[[str], None]]:
+    """The test of one record, as a test per kernel of all its records of that kind: nothing is emitted while tests are collected."""
+
+    def over(check: Callable[[Emitted, Any], None]) -> Callable[[str], None]:
+        @pytest.mark.parametrize("case", CASES)
+        def test(case: str) -> None:
+            for r in emitted(case).records:
+                if r.kind == kind:
+                    try:
+                        check(emitted(case), r)
+                    except Exception as fault:
+                        fault.add_note(f"{r.op} on line {r.span.line} of {case}, {r.operand}")
+                        raise
+
+        test.__doc__ = check.__doc__
+        return test
+
+    return over
 
 
 @dataclass
@@ -158,7 +168,7 @@ def descriptor_reach(r: Any, bits: int, env: list[Any]) -> np.ndarray:
     return np.concatenate(out)
 
 
-@pytest.mark.parametrize(("e", "r"), records("smem_descriptor"))
+@each("smem_descriptor")
 def test_matrix_descriptors_reach_the_view(e: Emitted, r: Any) -> None:
     view, bits = r.fields["view"], r.fields["bits"]
     assert f"{bits:#x}ull" in e.cuda
@@ -194,7 +204,7 @@ def test_the_comparison_sees_each_wrong_field() -> None:
 # ---- tensor maps ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("e", "r"), records("tensor_map"))
+@each("tensor_map")
 def test_tensor_copies_fill_the_view(e: Emitted, r: Any) -> None:
     """All copies of one op together write each element of the view once, from the region's element, and no more."""
     op, spec = op_of(e, r.site), e.manifest.tensor_maps[r.fields["map"]]
@@ -231,7 +241,7 @@ def test_tensor_copies_fill_the_view(e: Emitted, r: Any) -> None:
 # ---- waits ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("e", "r"), records("wait"))
+@each("wait")
 def test_waits_ask_for_the_right_phase(e: Emitted, r: Any) -> None:
     bar = op_of(e, r.site).operands["bar"].barrier
     stages, number = r.fields["stages"], r.fields["number"]
@@ -259,7 +269,7 @@ def test_waits_ask_for_the_right_phase(e: Emitted, r: Any) -> None:
 # ---- tcgen05 -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("e", "r"), records("instruction_descriptor"))
+@each("instruction_descriptor")
 def test_instruction_descriptors_name_the_instruction(e: Emitted, r: Any) -> None:
     f = r.fields
     op = op_of(e, r.site)
@@ -277,7 +287,7 @@ def test_instruction_descriptors_name_the_instruction(e: Emitted, r: Any) -> Non
     assert f"{f['value']:#x}u" in e.cuda
 
 
-@pytest.mark.parametrize(("e", "r"), records("tmem_address"))
+@each("tmem_address")
 def test_tensor_memory_addresses(e: Emitted, r: Any) -> None:
     view = r.fields["view"]
     buffer = view.buffer
