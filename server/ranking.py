@@ -1,7 +1,7 @@
 """Several candidates at one shape, ordered by the model: the list form of `estimate_cost`.
 
 Candidates are programs of their own, bindings of one program (listed sets, or every combination of values), or both. Each goes
-through binding, the static gates and the model (`server.assess`); what fails stands in `rejected` and ranks nowhere. A few are
+through binding, quick gates and the model (`server.assess`); what fails stands in `rejected` and ranks nowhere. A few are
 assessed here, many in CPU workers, so that the server keeps answering and a cancelled call ends its work.
 """
 
@@ -357,6 +357,7 @@ def _summary(rows: Sequence[Mapping[str, Any]], data: Mapping[str, Any], first: 
     if data["contenders"] > 1:
         words += f"; the first {data['contenders']} are not told apart"
     counts = data["counts"]
+    words += f"; {counts['verified']} verified before, the others by the quick gates only"
     words += f"; {counts['rejected']} rejected" if counts["rejected"] else ""
     words += f"; {counts['merged']} merged as the same variant" if counts["merged"] else ""
     words += "" if first.calibrated else "; rates of the data sheet, not measured: bounds, and no evidence of an order"

@@ -24,7 +24,7 @@ from server.errors import BadArgument, Cancelled
 from server.mcp_server import CakeServer
 from server.predictions import predicted
 from server.programs import Ref
-from server.results import CONCISE_BYTES, DETAILED_BYTES, size_of
+from server.results import CONCISE_BYTES, DETAILED_BYTES, Result, size_of
 from server.worker import Control, WorkerDied
 from tests.analyses.test_cost_rank import EVIDENCE
 from tests.server.conftest import BROKEN, KMEANS, call
@@ -149,6 +149,17 @@ async def test_a_cancelled_call_ends_its_ranking(
         with anyio.move_on_after(0.3) as scope:
             await client.call_tool("estimate_cost", {"text": KMEANS, "shape": SHAPE, "vary": {"STAGES": [2, 3]}})
     assert scope.cancelled_caught and await anyio.to_thread.run_sync(ended.wait, 10)
+
+
+@pytest.mark.parametrize(("detail", "limit"), [("concise", CONCISE_BYTES), ("detailed", DETAILED_BYTES)])
+def test_long_orders_keep_the_limits_and_count_what_is_not_shown(detail: Any, limit: int) -> None:
+    row = {"place": 1, "name": "A_LONG_TUNABLE=123456 " * 12, "time_us": 1.0, "variant_id": "v_" + "0" * 32}
+    data = {"ranking": [row] * 150, "rejected": [{"name": "x" * 300, "message": "y" * 300}] * 50}
+    got = ranking._shortened(Result(summary="s" * 300, status="ok", data=data), detail)
+    left = got.data["not_shown"]
+    assert size_of(got.compact()) <= limit and "left_out" not in got.data
+    assert len(got.data["ranking"]) + left["ranking"] == 150 and len(got.data["rejected"]) + left["rejected"] == 50
+    assert got.data["ranking"] and got.data["rejected"]
 
 
 # ---- prior error ---------------------------------------------------------------------------------------------------
