@@ -54,42 +54,46 @@ class Agent:
 @dataclass
 class Trace:
     """The agents of a cluster. needs: arrivals per gate (completions of barriers, by number). cut: trips of the loops that were
-    cut, by loop. alike: all ranks do the same; then a gate is that of each rank, and the agents of the first rank are in step with each
-    other: they need not be run with the rest."""
+    cut, by loop. like: by rank, the first rank that does the same. Ranks that do the same are in step with each other: the first is
+    run alone, and its gates are those of each."""
 
     agents: list[Agent]
     needs: list[int]
     cut: dict[int, float]
-    alike: bool = False
+    like: Sequence[int]
 
     @property
     def simulated(self) -> list[Agent]:
         """The agents that have to be run."""
-        return [a for a in self.agents if not a.rank] if self.alike else self.agents
+        return [a for a in self.agents if self.like[a.rank] == a.rank]
+
+
+OWN, ALL = -2, -1
+"""Whose barrier: the agent's own CTA's, one of the cluster. Others are given by rank."""
 
 
 class _Run:
     """State of the agent that is traced."""
 
-    __slots__ = ("alike", "counts", "cut", "env", "gates", "instance", "limits", "mult", "out", "rank", "role", "whole")
+    __slots__ = ("counts", "cut", "env", "gates", "instance", "limits", "mult", "out", "rank", "role", "whole", "whose")
 
     def __init__(
         self, env: list[Any], rank: int, role: B.Role, instance: int, gates: dict[Any, int], limits: Mapping[int, int],
-        cut: dict[int, list[float]], whole: Mapping[int, float], alike: bool,
+        cut: dict[int, list[float]], whole: Mapping[int, float],
     ) -> None:  # fmt: skip
-        self.whole, self.alike = whole, alike
+        self.whole = whole
+        self.whose: list[tuple[int, ...]] = []  # of each event with gates: whose barriers they are
         self.env, self.rank, self.role, self.instance = env, rank, role, instance
         self.gates, self.limits, self.cut = gates, limits, cut
         self.out: list[tuple[Code, tuple[int, ...], float, float]] = []
         self.mult = 1.0
         self.counts: dict[Any, int] = defaultdict(int)
 
-    def gate(self, rank: int, place: Any) -> int:
-        """The number of a completion of a rank's barrier."""
-        key = place if self.alike else (rank, place)
-        found = self.gates.get(key)
+    def gate(self, place: Any) -> int:
+        """The number of a completion, whosever barrier it is of."""
+        found = self.gates.get(place)
         if found is None:
-            found = self.gates[key] = len(self.gates)
+            found = self.gates[place] = len(self.gates)
         return found
 
 
@@ -126,57 +130,33 @@ class Program:
         return self._spans[loop]
 
     def trace(
-        self,
-        env: Sequence[Any],
-        limits: Mapping[int, int],
-        whole: Mapping[int, float] | None = None,
-        *,
-        alike: bool = False,
-    ) -> Trace:
+        self, env: Sequence[Any], limits: Mapping[int, int], whole: Mapping[int, float] | None = None,
+        like: Sequence[int] | None = None,
+    ) -> Trace:  # fmt: skip
         """The events of a cluster whose first CTA `env` describes. limits: iterations that are run of a loop (all where it has none);
-        whole: trips of loops that are shorter here because an extent of `env` is smaller; alike: it is known that all ranks do the same,
-        and the first is enough. Raises TooLong."""
-        ranks = self.bound.launch.cluster
-        if alike or ranks == 1:
-            return self._trace(env, limits, whole or {}, 1, ranks > 1)
-        found = self._trace(env, limits, whole or {}, ranks, True)
-        per_rank = len(found.agents) // ranks
-        for i, a in enumerate(found.agents):
-            first = found.agents[i % per_rank]
-            if a.events != first.events:
-                return self._trace(env, limits, whole or {}, ranks, False)
-            a.events = first.events
-        return found
-
-    def _trace(
-        self, env: Sequence[Any], limits: Mapping[int, int], whole: Mapping[int, float], ranks: int, alike: bool
-    ) -> Trace:
+        whole: trips of loops that are shorter here because an extent of `env` is smaller; like: which ranks do the same, if it is
+        known: others are not traced. Raises TooLong."""
         bound, gates = self.bound, {}
         cut: dict[int, list[float]] = defaultdict(list)
-        agents = []
         rank_slot = bound.builtins["cluster_rank"].slot
         cta_slot = bound.builtins["cta"].slot
-        first = env[cta_slot]
         budget = EVENT_LIMIT
-        for rank in range(ranks):
+        runs: dict[int, list[tuple[_Run, float]]] = {}
+        for rank in sorted(set(like)) if like is not None else range(bound.launch.cluster):
+            runs[rank] = []
             for role in bound.roles:
                 for instance, weight in representatives(role):
                     own = list(env)
-                    own[rank_slot], own[cta_slot] = rank, first + rank
-                    run = _Run(own, rank, role, instance, gates, limits, cut, whole, alike)
+                    own[rank_slot], own[cta_slot] = rank, env[cta_slot] + rank
+                    run = _Run(own, rank, role, instance, gates, limits, cut, whole or {})
                     for step in self._bodies[role.name]:
                         step(run)
                     budget -= len(run.out)
                     if budget < 0:
                         raise TooLong
-                    agents.append(Agent(rank, role, instance, weight, run.out))
-        found = Trace(agents, [0] * len(gates), {k: sum(v) / len(v) for k, v in cut.items()}, alike)
-        for a in found.simulated:
-            for code, at, _, _ in a.events:
-                if code.arrives:
-                    for g in at:
-                        found.needs[g] += 1
-        return found
+                    runs[rank].append((run, weight))
+        like = like if like is not None else _alike(runs)
+        return _folded(runs, like, len(gates), {k: sum(v) / len(v) for k, v in cut.items()})
 
     # ---- compiling -------------------------------------------------------------------------------------------------
 
@@ -320,16 +300,18 @@ class Program:
                 def named(c: _Run) -> tuple[int, ...]:
                     place = (id(bar), _number(use, c.env))
                     c.counts[place] += 1
-                    return (c.gate(c.rank, (*place, c.counts[place], "named")),)
+                    c.whose.append((OWN,))
+                    return (c.gate((*place, c.counts[place], "named")),)
 
                 return named
             whole = scope in ("cluster", "grid")
-            name = o["role"].name if scope == "role" else scope
+            name, whose = o["role"].name if scope == "role" else scope, (ALL if whole else OWN,)
 
             def met(c: _Run) -> tuple[int, ...]:
                 place = ("sync", name)
                 c.counts[place] += 1
-                return (c.gate(-1 if whole else c.rank, (*place, c.counts[place])),)
+                c.whose.append(whose)
+                return (c.gate((*place, c.counts[place])),)
 
             return met
         bar = o.get("bar") or o.get("signal")
@@ -350,11 +332,61 @@ class Program:
             if waits and n < 0:
                 return ()
             if ranks is not None:
-                return tuple([c.gate(_number(r, c.env), (key, n)) for r in ranks])
-            r = c.rank if rank is None else _number(rank, c.env)
-            return (c.gate(r, (key, n)),)
+                c.whose.append(tuple([_number(r, c.env) % cluster for r in ranks]))
+                return (c.gate((key, n)),) * len(ranks)
+            c.whose.append((OWN if rank is None else _number(rank, c.env) % cluster,))
+            return (c.gate((key, n)),)
 
         return at
+
+
+def _alike(runs: Mapping[int, list[tuple[_Run, float]]]) -> list[int]:
+    """By rank, the first rank that does the same: the same statements, of which the barriers are those of ranks that do the same."""
+    like: list[int] = []
+    for rank, agents in runs.items():
+        same = (
+            r
+            for r in dict.fromkeys(like)
+            if all(a.out == b.out for (a, _), (b, _) in zip(runs[r], agents, strict=True))
+        )
+        like.append(next(same, rank))
+    for rank, agents in runs.items():
+        for (a, _), (b, _) in zip(runs[like[rank]], agents, strict=True):
+            if a.whose != b.whose and _owners(a, like) != _owners(b, like):
+                return list(runs)
+    return like
+
+
+def _owners(run: _Run, like: Sequence[int]) -> list[list[int]]:
+    return [sorted([ALL if r == ALL else like[run.rank if r == OWN else r] for r in whose]) for whose in run.whose]
+
+
+def _folded(
+    runs: Mapping[int, list[tuple[_Run, float]]], like: Sequence[int], gates: int, cut: dict[int, float]
+) -> Trace:
+    """The trace of a cluster: gates are numbered by whose they are, and what no first rank does is that of its first rank."""
+    agents: list[Agent] = []
+    of = {r: i * gates for i, r in enumerate(dict.fromkeys(like))}
+    needs = [0] * (len(of) * gates)
+    for rank, traced in runs.items():
+        first = like[rank] == rank
+        for i, (run, weight) in enumerate(traced):
+            events = run.out if first else agents[like[rank] * len(traced) + i].events
+            if first and len(of) > 1:
+                whose = iter(run.whose)
+                base = {r: of[like[r]] for r in range(len(like))} | {OWN: of[rank], ALL: 0}
+                events = [
+                    (code, tuple([g + base[r] for g, r in zip(at, next(whose), strict=True)]), part, mult) if at else e
+                    for e in run.out
+                    for code, at, part, mult in (e,)
+                ]
+            agents.append(Agent(rank, run.role, run.instance, weight, events))
+            if first:
+                for code, at, _, _ in events:
+                    if code.arrives:
+                        for g in at:
+                            needs[g] += 1
+    return Trace(agents, needs, cut, like)
 
 
 def _rings(body: tuple[B.Stmt, ...]) -> list[int]:

@@ -10,6 +10,7 @@ import heapq
 import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from analyses.cost.machine import Machine
@@ -143,12 +144,16 @@ def _read(
                     some.pop(k, None)
             else:
                 n = int(value)
-        last = all(corner)
-        trace = whole if at == env and some == limits else program.trace(at, some, trips, alike=whole.alike)
-        outcome = run(
-            trace, rates, costs, resident=copies, rounds=n, weight=weight, log=log and last,
+        simulated = partial(
+            run, rates=rates, costs=costs, resident=copies, rounds=n, weight=weight, log=log and all(corner),
             skip_ring="ring" in without,
         )  # fmt: skip
+        trace = whole if at == env and some == limits else program.trace(at, some, trips, whole.like)
+        try:
+            outcome = simulated(trace)
+        except Deadlock:  # CTAs of a cluster that do the same at this shape may not at a smaller one
+            trace = program.trace(at, some, trips)
+            outcome = simulated(trace)
         total += factor * outcome.clocks
         cta += factor * outcome.first
         for k, v in outcome.busy.items():
