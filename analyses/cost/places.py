@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cake_ir import bound as B
@@ -32,12 +32,12 @@ class Places:
             return max(self.visits.values(), default=1)
         return max(1, -(-ctas // slots))
 
-    def wave(self, ctas: int, slots: int, number: int) -> Sets:
-        """Distinct places by site of the first `ctas` CTAs of a wave."""
+    def wave(self, ctas: Sequence[int], slots: int, number: int) -> Sets:
+        """Distinct places by site of some CTAs of a wave, by their number in the first."""
         names, cluster = self.bound.builtins, self.bound.launch.cluster
         cta_slot, rank_slot, cluster_slot = (names[n].slot for n in ("cta", "cluster_rank", "cluster_id"))
         self.found, self.number = {}, number
-        for i in range(ctas):
+        for i in ctas:
             cta = i if self._persistent else i + number * slots
             env = list(self.env)
             env[cta_slot], env[rank_slot], env[cluster_slot] = cta, cta % cluster, cta // cluster

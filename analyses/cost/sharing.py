@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 L2 = Literal["cold", "warm"]
 SAMPLE = 160
 """CTAs of a wave whose places are compared; of larger waves the first ones stand for the others."""
+PLACES, NEIGHBOURS = 4096, 4
+"""Places of a wave that are compared: of a kernel that asks at many (its loops unrolled) fewer CTAs, by groups of neighbours."""
 WAVES = 4
 """Waves that are looked at; later ones are like the last of them."""
 
@@ -64,8 +66,9 @@ def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: M
         for site, amount in own.items():
             one[site] = max(one[site], amount)
     slots = min(grid.ctas, grid.sms * grid.busy)
-    sampled = min(slots, SAMPLE)
-    first = places.wave(sampled, slots, 0)
+    chosen = _sample(slots, len(places.tensor), max(NEIGHBOURS, bound.launch.cluster))
+    sampled = len(chosen)
+    first = places.wave(chosen, slots, 0)
     for site, at in first.items():
         found.shares[site] = len(at) / sampled if sampled else 1.0
     gone = absent(_kept(bound, ops, found.shares, sizes), m)
@@ -75,7 +78,7 @@ def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: M
     }
     found.near = _near(bound, ops, first, found.shares, asked, visit, grid, loads)
     whole = {site: b * (1 - found.near.get(site, 0.0)) * grid.ctas * grid.average for site, b in asked.items()}
-    need = _again(places, first, asked, grid, slots, sampled, m) if gone else {}
+    need = _again(places, first, asked, grid, slots, chosen, m) if gone else {}
     by_tensor: dict[int, float] = defaultdict(float)
     for site, region in ops.items():
         by_tensor[id(region.tensor)] += whole.get(site, 0.0)
@@ -95,18 +98,27 @@ def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: M
     return found
 
 
+def _sample(slots: int, sites: int, near: int) -> Sequence[int]:
+    """The CTAs of a wave that stand for it: the first ones, or groups of `near` from all over it, as the last wave may not be whole."""
+    groups = -(-PLACES // max(1, sites) // near)
+    if groups * near >= min(slots, SAMPLE):
+        return range(min(slots, SAMPLE))
+    starts = (((2 * i + 1) * slots - near * groups) // (2 * groups) for i in range(groups))
+    return [start + j for start in starts for j in range(near)]
+
+
 def _again(
     places: Places,
     first: dict[int, set[Any]],
     asked: dict[int, float],
     grid: Grid,
     slots: int,
-    sampled: int,
+    chosen: Sequence[int],
     m: Machine,
 ) -> dict[int, float]:
     """By site: bytes that are not in L2 when they are asked for, if nothing is at the start."""
     waves = places.waves(grid.ctas, slots)
-    scale = slots / sampled if sampled else 1.0
+    scale = slots / len(chosen) if chosen else 1.0
     panel = {site: asked.get(site, 0.0) / places.visits.get(site, 1) for site in first}
     keeps = sum(m.l2_keeps) / 2
     seen: dict[Any, float] = {}  # panel -> bytes that had passed when it was last asked for
@@ -114,7 +126,7 @@ def _again(
     missed: dict[int, list[float]] = defaultdict(list)
     looked = min(waves, WAVES)
     for w in range(looked):
-        sets = first if w == 0 else places.wave(sampled, slots, w)
+        sets = first if w == 0 else places.wave(chosen, slots, w)
         start = passed
         fresh: dict[Any, float] = {}  # panel -> bytes of this wave before the op that asked for it first
         for site, at in sets.items():
