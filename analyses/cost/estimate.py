@@ -107,7 +107,13 @@ def estimate_on(
     )
     memory = {"hbm": 0.0 if "hbm" in without else reading.reads / m.hbm_read + reading.writes / m.hbm_write}
     bounds = memory | _bounds(reading, m, clock, ctas * grid.average)
-    inside = max((reading.clocks + start) / clock if ctas else 0.0, memory["hbm"])
+    # operations on one line of memory are done one after the other; those of the last wave come at its end
+    lines = (
+        0.0
+        if "l2" in without
+        else reading.adds * m.latency["atomic_line"] * min(1.0, grid.sms * grid.busy / max(1, ctas))
+    )
+    inside = max((reading.clocks + start + lines) / clock if ctas else 0.0, memory["hbm"])
     time_us = inside * 1e6 + launch_us
     floor = _floor(bound, env, reading, m)
     low, high = _interval(time_us, m)

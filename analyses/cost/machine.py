@@ -23,7 +23,7 @@ SCHEDULERS = 4
 ASSUMED: Mapping[str, float] = {
     "load": 300, "load_hbm": 700, "l1": 40, "smem_load": 30, "tma": 700, "tma_hbm": 1100, "hop": 90, "far": 240, "passed": 150,
     "named": 35, "cluster": 350, "fence": 40, "wgmma": 90, "mma": 33, "cta_start": 150, "turnaround": 450,
-    "start": 500, "launch_us": 1.5, "dependent_us": 1.0,
+    "start": 500, "atomic_line": 43, "launch_us": 1.5, "dependent_us": 1.0,
 }  # fmt: skip
 """Latencies in clocks, the clocks of an SM between two CTA starts and the microseconds of a launch where nothing was measured. The
 orders of magnitude are those of sm_90a."""
@@ -178,10 +178,15 @@ def _measured(target: Target, c: Calibration) -> Machine:
     first, empty = c.rates.get("launch.first_load.all_sms"), c.rates.get("launch.graph.all_sms")
     known = {name: c.value(rate) for name, rate in LATENCIES.items() if rate in c.rates} | {"wgmma": alone}
     known |= _load_latencies(c, clock) | _starts(c, clock)
+    if (shared := c.rates.get("atomic.line.share32")) is not None:  # 8 warps an SM, 32 of them on a line each time
+        known["atomic_line"] = 8 * c.sms / 32 / shared.value * clock
     if first is not None and empty is not None:
         # what a first copy takes beyond its latency: barriers are set up, its tensor map is fetched
         known["start"] = max(
-            0.0, (first.value - empty.value) * clock * 1e-6 - v("tma.latency.l2.rows128") - known.get("passed", ASSUMED["passed"])
+            0.0,
+            (first.value - empty.value) * clock * 1e-6
+            - v("tma.latency.l2.rows128")
+            - known.get("passed", ASSUMED["passed"]),
         )
     return replace(
         sheet, name=c.device, sms=c.sms, clock_hz=clock, clock_some_hz=min(clock, some), clock_tensor_hz=tensor, hbm_read=read, hbm_write=1 / (2 / copy - 1 / read),

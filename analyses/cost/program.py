@@ -275,7 +275,7 @@ class Program:
         self._codes[id(s), role.name, len(self._codes)] = code
         zero = tuple(r.slot for r in s.results if isinstance(r, B.ScalarVar)) if isinstance(s, B.Op) else ()
         gates = self._gates(s, role, code) if isinstance(s, B.Op) else None
-        part = _part(code.region) if code.region is not None else None
+        part = _moved(code) if code.region is not None else None
 
         if gates is None and part is None and not zero:
             return lambda c: c.out.append((code, (), 1.0, c.mult))
@@ -468,6 +468,33 @@ def _inside(d: B.RegionDim, extent: B.SX) -> bool:
     if d.stop is not None or not isinstance(d.start, B.SConst) or not isinstance(extent, B.SConst):
         return False
     return d.start.value + d.size <= extent.value
+
+
+LINE = 128
+"""Bytes of a line of L2."""
+
+
+def _moved(code: Code) -> Callable[[list[Any]], float] | None:
+    """How much of what a region has in bytes an op moves: the part that exists; for rows of bulk copies that straddle lines of L2, because
+    rows of the tensor do not begin at one, the lines that they touch."""
+    assert code.region is not None
+    part = _part(code.region)
+    if code.kind not in (Kind.COPY_IN, Kind.COPY_OUT):
+        return part
+    region = code.region
+    inner = region.dims[-1].size * region.tensor.dtype.bits // 8
+    extent, size = region.tensor.extents[-1], region.tensor.dtype.bits
+    if isinstance(extent, B.SConst) and extent.value * size // 8 % LINE == 0:
+        return part
+    pitch = compile_sx(extent)
+    lines = max(1.0, min(inner, LINE) / LINE) * max(1, inner // LINE)
+
+    def moved(env: list[Any]) -> float:
+        aligned = math.gcd(_number(pitch, env) * size // 8, LINE)
+        straddle = 1.0 + (1.0 - aligned / LINE) / lines
+        return straddle * (part(env) if part is not None else 1.0)
+
+    return moved
 
 
 def _part(region: B.Region) -> Callable[[list[Any]], float] | None:

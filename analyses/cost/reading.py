@@ -39,6 +39,7 @@ class Reading:
     stalls: dict[str, float]
     reads: float
     writes: float
+    adds: float
     l2_bytes: float
     flop: float
     outcome: Outcome
@@ -173,7 +174,7 @@ def _read(
             l2_bytes += code.l2 * own * part * mult * a.weight
     scale = grid.ctas * grid.average / cluster
     return Reading(
-        max(total, 0.0), max(cta, 0.0), dict(busy), weight * rounds, dict(stalls), moved.reads, moved.writes, l2_bytes * scale, flop * scale, outcome, trace, len(corners)
+        max(total, 0.0), max(cta, 0.0), dict(busy), weight * rounds, dict(stalls), moved.reads, moved.writes, moved.adds, l2_bytes * scale, flop * scale, outcome, trace, len(corners)
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from analyses.cost.code import Kind
 from analyses.cost.machine import Machine
 from analyses.cost.places import Places, region_of
 from analyses.cost.program import Trace
+from analyses.cost.work import region_bytes
 from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
 from cake_ir.derive.memory import memory_map
@@ -37,12 +38,13 @@ WAVES = 4
 class Traffic:
     """By site of an op that moves global memory: `shares`, the part of its bytes that is distinct between CTAs at one time; `misses`, the
     part of its bytes that passes device memory; `late`, how likely what it asks for is not in L2; `near`, the part of what registers load
-    that L1 has. reads, writes: bytes of device memory."""
+    that L1 has. adds: atomic operations on the line of memory that most are done on. reads, writes: bytes of device memory."""
 
     shares: dict[int, float] = field(default_factory=dict)
     misses: dict[int, float] = field(default_factory=dict)
     late: dict[int, float] = field(default_factory=dict)
     near: dict[int, float] = field(default_factory=dict)
+    adds: float = 0.0
     reads: float = 0.0
     writes: float = 0.0
 
@@ -55,16 +57,22 @@ def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: M
     asked: dict[int, float] = defaultdict(float)  # bytes of one CTA
     one: dict[int, float] = defaultdict(float)  # of one agent of it at most
     loads: set[int] = set()
+    summed: dict[int, float] = defaultdict(float)
     for a in trace.agents:
         own: dict[int, float] = defaultdict(float)
         for code, _, part, mult in a.events:
             if code.region is not None:
+                if code.name.startswith("atomic_") and all(d.kind != "gather" for d in code.region.dims):
+                    t = code.region.tensor
+                    amount = region_bytes(code.region) * part * mult * a.weight / bound.launch.cluster
+                    summed[id(t)] += amount
                 own[code.site] += code.l2 * part * mult
                 if code.kind == Kind.LOAD:
                     loads.add(code.site)
                 asked[code.site] += code.l2 * part * mult * a.weight / bound.launch.cluster
         for site, amount in own.items():
             one[site] = max(one[site], amount)
+    found.adds = max((n * grid.ctas * grid.average / sizes[t] for t, n in summed.items() if sizes[t]), default=0.0)
     slots = min(grid.ctas, grid.sms * grid.busy)
     chosen = _sample(slots, len(places.tensor), max(NEIGHBOURS, bound.launch.cluster))
     sampled = len(chosen)

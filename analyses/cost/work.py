@@ -31,10 +31,10 @@ _LOGIC = frozenset({"&", "|", "^", "~"})
 _SPECIAL = frozenset({"exp2", "rcp", "rsqrt", "log2", "sqrt", "tanh"})
 _FREE = frozenset({"neg", "abs", "bitcast"})
 """Operand modifiers of the instruction that reads the value, or nothing at all."""
-ATOMIC = 5.5
+ATOMIC, ATOMIC_GATHERED = 2.45, 5.5
 """An atomic on global memory keeps L2 as long as reading its 32-byte sectors so many times. On an H200 that reads 9.3 TB/s from L2, sums
-of 1 to 2 million rows of 512 bytes as red.v4.f32 run at 1.4 to 1.7 TB/s, and a million scattered i32 with their results take 20 us."""
-OVERHEAD = 1.05
+into rows of one's own run at 3.8 TB/s (red.f32, whatever its width); into a million rows that data choose at 1.4 to 1.7 TB/s."""
+OVERHEAD = 1.15
 """Instructions that the counts leave out, as a factor on issue slots."""
 COPY_ISSUE = 12
 BARRIER_ISSUE = 6
@@ -207,7 +207,8 @@ def op_work(op: B.Op, m: Machine, cluster: int, warps: int, folded: Folded = fro
     elif name in ("load", "store", "ldmatrix", "stmatrix", "load_scalar", "store_scalar"):
         _access(op, m, warps, w, count)
     elif name.startswith("atomic_"):
-        w["l2"] += ATOMIC * _sectors(o["region"])
+        gathered = any(d.kind == "gather" for d in o["region"].dims)
+        w["l2"] += (ATOMIC_GATHERED if gathered else ATOMIC) * _sectors(o["region"])
         count.add("alu", 3 * max(1.0, region_bytes(o["region"]) / 128))
     elif name.split("_")[0] in ("row", "col") or name in ("pick", "shift", "transpose"):
         _reduction(op, warps, count)
