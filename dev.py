@@ -18,7 +18,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -114,16 +116,48 @@ def step(name: str, command: list[str | Path]) -> tuple[str, bool, float]:
     return name, code == 0, time.monotonic() - started
 
 
+def beside(name: str, command: list[str | Path]) -> Callable[[], tuple[str, bool, float]]:
+    """Begin a check whose output is shown when its result is asked for; that waits for its end."""
+    started, found = time.monotonic(), []
+
+    def run_it() -> None:
+        done = subprocess.run(
+            [str(c) for c in command],
+            cwd=ROOT,
+            env=environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        found.append((done.returncode == 0, done.stdout, time.monotonic() - started))
+
+    thread = threading.Thread(target=run_it, name=name)
+    thread.start()
+
+    def result() -> tuple[str, bool, float]:
+        thread.join()
+        good, said, seconds = found[0] if found else (False, "it could not be started", 0.0)
+        say(
+            f"\n== {name}: {' '.join(Path(str(c)).name if i == 0 else str(c) for i, c in enumerate(command))}\n{said.rstrip()}"
+        )
+        return name, good, seconds
+
+    return result
+
+
 def test(extra: list[str]) -> int:
-    """Every check; all of them run even if one fails."""
+    """Every check; all of them run even if one fails. Types take one core for a minute, beside the tests."""
     python = BIN / f"python{EXE}"
     results = [
         step("lint", [BIN / f"ruff{EXE}", "check", "."]),
         step("imports", [BIN / f"lint-imports{EXE}"]),
-        step("types", [python, "-m", "pyright"]),
         step("docs", [python, "tools/gen_docs.py", "--check"]),
-        step("tests", [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", *extra]),
     ]
+    types = beside("types", [python, "-m", "pyright"])
+    # Files start in the order that tests/conftest.py gives them.
+    parallel: list[str | Path] = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+    tests = step("tests", [python, "-m", "pytest", "-q", *parallel, *extra])
+    results += [types(), tests]
     say("")
     for name, good, seconds in results:
         say(f"{'ok    ' if good else 'FAILED'} {name:8} {seconds:6.1f} s")
