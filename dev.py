@@ -118,28 +118,25 @@ def step(name: str, command: list[str | Path]) -> tuple[str, bool, float]:
 
 def beside(name: str, command: list[str | Path]) -> Callable[[], tuple[str, bool, float]]:
     """Begin a check whose output is shown when its result is asked for; that waits for its end."""
+    words = [str(c) for c in command]
     started, found = time.monotonic(), []
 
-    def run_it() -> None:
-        done = subprocess.run(
-            [str(c) for c in command],
-            cwd=ROOT,
-            env=environment(),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        found.append((done.returncode == 0, done.stdout, time.monotonic() - started))
+    def work() -> None:
+        pipe = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        try:
+            done = subprocess.run(words, cwd=ROOT, env=environment(), **pipe)
+            found.append((done.returncode == 0, done.stdout))
+        except OSError as problem:
+            found.append((False, str(problem)))
+        found.append(time.monotonic() - started)
 
-    thread = threading.Thread(target=run_it, name=name)
+    thread = threading.Thread(target=work, name=name)
     thread.start()
 
     def result() -> tuple[str, bool, float]:
         thread.join()
-        good, said, seconds = found[0] if found else (False, "it could not be started", 0.0)
-        say(
-            f"\n== {name}: {' '.join(Path(str(c)).name if i == 0 else str(c) for i, c in enumerate(command))}\n{said.rstrip()}"
-        )
+        (good, said), seconds = found
+        say(f"\n== {name}: {' '.join([Path(words[0]).name, *words[1:]])}\n{said.rstrip()}")
         return name, good, seconds
 
     return result

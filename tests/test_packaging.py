@@ -161,9 +161,21 @@ def test_dev_runs_every_check_even_when_one_fails(
         return name, name != "types", 0.1
 
     monkeypatch.setattr(dev, "step", fake)
+    monkeypatch.setattr(dev, "beside", lambda name, command: lambda: fake(name, command))
     assert dev.test([]) == 1
-    assert seen == ["lint", "imports", "types", "docs", "tests"]
+    assert seen == ["lint", "imports", "docs", "tests", "types"]
     assert "FAILED types" in capsys.readouterr().out
+
+
+def test_a_check_beside_the_tests_is_shown_and_judged_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    dev = _load("dev.py")
+    bad = dev.beside("types", [sys.executable, "-c", "print('1 error'); raise SystemExit(1)"])
+    good = dev.beside("types", [sys.executable, "-c", "print('0 errors')"])
+    missing = dev.beside("types", [ROOT / "no-such-tool"])
+    assert capsys.readouterr().out == ""
+    assert bad()[:2] == ("types", False) and "1 error" in capsys.readouterr().out
+    assert good()[:2] == ("types", True) and "0 errors" in capsys.readouterr().out
+    assert missing()[:2] == ("types", False) and "no-such-tool" in capsys.readouterr().out
 
 
 def test_ci_script_is_executable_and_strict() -> None:
