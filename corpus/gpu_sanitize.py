@@ -32,6 +32,8 @@ from corpus.jobs import Job, Sanitize, ToolRun
 from corpus.sanitizer import LIMITS, TOOLS, Tool, parse
 
 TOOL_TIMEOUT_S = 100.0
+LEAST_S = 5.0
+"""No tool is started with less time than this."""
 MARGIN_S = 10.0
 PRINT_LIMIT = 200
 PADDING = 64 * 1024
@@ -128,7 +130,7 @@ def _absent(tool: Tool) -> ToolRun:
 
 def _run(command: str, tool: Tool, job: Job, secret: int, timeout_s: float) -> ToolRun:
     start = time.monotonic()
-    if timeout_s <= 5:
+    if timeout_s <= LEAST_S:
         return ToolRun(tool=tool, verdict="unavailable", message="the job's time was used up by the tools before")
     update = {
         "kind": "bare", "launches": job.launches[:1], "secret": f"{secret:x}", "watch_stdin": False, "timeout_s": timeout_s,

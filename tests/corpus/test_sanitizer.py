@@ -185,7 +185,8 @@ def test_a_tool_that_is_absent_ends_badly_or_hangs_is_told(tmp_path: Path, monke
     dies = fake_tool(tmp_path / "dies", "sys.exit('no driver here')")
     (run,) = sanitize(monkeypatch, dies, sanitize=("initcheck",)).runs
     assert run.verdict == "unavailable" and "no driver here" in run.message
-    monkeypatch.setattr(gpu_sanitize, "TOOL_TIMEOUT_S", 5.5)
+    monkeypatch.setattr(gpu_sanitize, "TOOL_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(gpu_sanitize, "LEAST_S", 0.5)
     hangs = fake_tool(
         tmp_path / "hangs", "import time, os\nopen(os.environ['TMPDIR'] + '/../pid', 'w')\ntime.sleep(60)"
     )

@@ -112,7 +112,7 @@ async def test_long_calls_do_not_run_into_a_short_read_timeout(url: str, mode: s
     ):
         ir_id = (await call(client, "propose_ir", text=KMEANS))["ids"]["ir_id"]
         work = {"ir_id": ir_id, "contract": "kmeans_assign", "shapes": shapes, "until": "check"}
-        got = await call(client, "compile_and_bench", **work, wait_s=6)
+        got = await call(client, "compile_and_bench", **work, wait_s=4.5)
         assert got["status"] == "running", got
 
 
