@@ -127,7 +127,7 @@ def _read(
     busy: dict[str, float] = defaultdict(float)
     stalls: dict[str, float] = defaultdict(float)
     outcome: Outcome | None = None
-    trace = whole
+    trace, made = whole, (env, limits, {})
     corners = list(itertools.product((0, 1), repeat=len(axes)))
     for corner in corners:
         factor, some, n, at = 1.0, dict(limits), rounds, list(env)
@@ -149,7 +149,8 @@ def _read(
             run, rates=rates, costs=costs, resident=copies, rounds=n, weight=weight, log=log and all(corner),
             skip_ring="ring" in without,
         )  # fmt: skip
-        trace = whole if at == env and some == limits else program.trace(at, some, trips, whole.like)
+        if (at, some, trips) != made:  # the axis of rounds is the last: two runs of the same trace follow one another
+            trace, made = program.trace(at, some, trips, whole.like), (at, some, trips)
         try:
             outcome = simulated(trace)
         except Deadlock:  # CTAs of a cluster that do the same at this shape may not at a smaller one
@@ -187,7 +188,7 @@ def _rounds(grid: Grid, events: int) -> tuple[float, int, int, _Axis | None]:
         rounds = -(-grid.per_sm * most // grid.busy)
     if rounds <= 3 * copies:
         return weight, copies, int(rounds), None
-    low = copies + rounds % copies if rounds % copies else 2 * copies
+    low = copies + rounds % copies if rounds % copies else 2 * copies if copies > 1 else 1
     return weight, copies, int(rounds), _Axis(low, low + copies, rounds)
 
 
