@@ -157,6 +157,8 @@ def _interval(time_us: float, m: Machine) -> tuple[float | None, float | None]:
     return (0.8 * time_us, 1.25 * time_us) if m.calibrated else (None, None)
 
 
+APART = 0.8
+"""CTAs do not all end at one time, so some operations on a line are over before the last CTA comes to its own."""
 BUSY = 0.75
 """A resource that works so much of the time is what a schedule is limited by."""
 

@@ -428,8 +428,10 @@ def representatives(role: B.Role) -> list[tuple[int, float]]:
     """(instance, how many it stands for) of the instances that are simulated: all warpgroups and threads, a few of many warps."""
     if role.unit != "warp" or role.count <= REPRESENTATIVES:
         return [(i, 1.0) for i in range(role.count)]
-    edges = [round(i * role.count / REPRESENTATIVES) for i in range(REPRESENTATIVES + 1)]
-    return [(edges[i], float(edges[i + 1] - edges[i])) for i in range(REPRESENTATIVES)]
+    # the first one for itself: programs give it more to do
+    rest, others = role.count - 1, REPRESENTATIVES - 1
+    edges = [1 + round(i * rest / others) for i in range(others + 1)]
+    return [(0, 1.0), *((edges[i], float(edges[i + 1] - edges[i])) for i in range(others))]
 
 
 def _number(f: Callable[[list[Any]], Any], env: list[Any]) -> int:
