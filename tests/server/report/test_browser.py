@@ -1,13 +1,16 @@
 """The pages in a real browser: headless Chromium, one start for all tests, nothing fetched, nothing complained about.
 
-Pages and screenshots stay under build/reports/ for whoever wants to look at them.
+Pages and the screenshot of the first stay under build/reports/ for whoever wants to look at them; with CAKE_SCREENSHOTS=1 those
+of all. Drawing them takes longer than the tests.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 OUT = ROOT / "build" / "reports"
+PICTURES = os.environ.get("CAKE_SCREENSHOTS") == "1"
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
@@ -76,9 +80,8 @@ def show(browser: Any) -> Iterator[Open]:
         page.add_init_script(WATCH)
         page.goto(file.as_uri())
         opened.append((page, said, asked))
-        page.screenshot(
-            path=OUT / f"{name}{'-dark' if context.get('color_scheme') == 'dark' else ''}.png", full_page=True
-        )
+        if PICTURES or name == "committed":
+            page.screenshot(path=OUT / f"{name}.png", full_page=True)
         return page
 
     yield open_page
@@ -121,12 +124,19 @@ def losses_first(page: Any) -> list[str]:
     return verdicts
 
 
-def test_the_committed_evidence(show: Open) -> None:
+@cache
+def _committed() -> tuple[Any, str]:
+    """What is committed, and its page: drawing the plots takes seconds."""
     found = collect.committed(contracts(), generated=NOW)
-    page = show("committed", evidence_page(found))
+    return found, evidence_page(found)
+
+
+def test_the_committed_evidence(show: Open) -> None:
+    found, html = _committed()
+    page = show("committed", html)
     has_sections(page, *EVIDENCE)
     assert losses_first(page) == [r.verdict for r in found.rows()]
-    assert len(page.query_selector_all("#roofline figure [id^=roofline-point]")) == len(found.timings)
+    assert page.locator("#roofline figure [id^=roofline-point]").count() == len(found.timings)
     fits(page)
     for why in found.stale:
         assert why in page.inner_text("#stale")
@@ -189,7 +199,7 @@ def test_zoom_and_line_filter(show: Open) -> None:
     page.wait_for_function("document.querySelector('svg.timeline .spans').getAttribute('transform')")
     assert page.query_selector("svg.timeline .spans rect").bounding_box()["width"] > 2 * before
     page.select_option(".tools select", index=1)
-    off, on = (len(page.query_selector_all(f"svg.timeline .spans rect{s}")) for s in (".off", ":not(.off)"))
+    off, on = (page.locator(f"svg.timeline .spans rect{s}").count() for s in (".off", ":not(.off)"))
     assert off > on > 0
     page.click(".tools button")
     assert page.query_selector("svg.timeline .spans rect").bounding_box()["width"] == pytest.approx(before, rel=0.01)
@@ -232,9 +242,8 @@ def test_nothing_stored(show: Open, tmp_path: Path) -> None:
 
 
 def test_printed_pages_fit_the_paper(show: Open) -> None:
-    committed = evidence_page(collect.committed(contracts(), generated=NOW))
     for name, html in (
-        ("print-evidence", committed),
+        ("print-evidence", _committed()[1]),
         ("print-profile", timeline_page(profile(), source=GEMM, title="P")),
     ):
         page = show(name, html, viewport={"width": 1046, "height": 718})
@@ -256,7 +265,8 @@ def test_dark_mode(show: Open) -> None:
             page.eval_on_selector("#roofline svg text", ink),
             page.eval_on_selector("#roofline svg .f-c0", ink),
         )
-    page.screenshot(path=OUT / "committed-dark.png", full_page=True)
+    if PICTURES:
+        page.screenshot(path=OUT / "committed-dark.png", full_page=True)
     assert all(a != b for a, b in zip(seen["light"], seen["dark"], strict=True))
     assert seen["dark"][0] == "rgb(20, 23, 27)"
 
@@ -298,7 +308,7 @@ def test_committed_profiles(show: Open) -> None:
         entry = next(k for k in kernels() if k.name == p["kernel"])
         page = show(f"profile-{path.stem}", timeline_page(p, source=entry.text(), title=f"Profile of {p['kernel']}"))
         has_sections(page, *PROFILE)
-        assert len(page.query_selector_all("svg.timeline .spans rect")) > 10
+        assert page.locator("svg.timeline .spans rect").count() > 10
         fits(page)
         seen.add(p["kernel"].split("_")[0])
     assert {"gemm", "kmeans"} <= seen
