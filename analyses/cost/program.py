@@ -75,13 +75,27 @@ OWN, ALL = -2, -1
 class _Run:
     """State of the agent that is traced."""
 
-    __slots__ = ("counts", "cut", "env", "gates", "instance", "limits", "mult", "out", "rank", "role", "whole", "whose")
+    __slots__ = (
+        "counts",
+        "cut",
+        "env",
+        "gates",
+        "instance",
+        "limits",
+        "most",
+        "mult",
+        "out",
+        "rank",
+        "role",
+        "whole",
+        "whose",
+    )
 
     def __init__(
         self, env: list[Any], rank: int, role: B.Role, instance: int, gates: dict[Any, int], limits: Mapping[int, int],
-        cut: dict[int, list[float]], whole: Mapping[int, float],
+        cut: dict[int, list[float]], whole: Mapping[int, float], most: int,
     ) -> None:  # fmt: skip
-        self.whole = whole
+        self.whole, self.most = whole, most
         self.whose: list[tuple[int, ...]] = []  # of each event with gates: whose barriers they are
         self.env, self.rank, self.role, self.instance = env, rank, role, instance
         self.gates, self.limits, self.cut = gates, limits, cut
@@ -131,16 +145,16 @@ class Program:
 
     def trace(
         self, env: Sequence[Any], limits: Mapping[int, int], whole: Mapping[int, float] | None = None,
-        like: Sequence[int] | None = None,
+        like: Sequence[int] | None = None, most: int = EVENT_LIMIT,
     ) -> Trace:  # fmt: skip
         """The events of a cluster whose first CTA `env` describes. limits: iterations that are run of a loop (all where it has none);
         whole: trips of loops that are shorter here because an extent of `env` is smaller; like: which ranks do the same, if it is
-        known: others are not traced. Raises TooLong."""
+        known: others are not traced. Raises TooLong beyond `most` events."""
         bound, gates = self.bound, {}
         cut: dict[int, list[float]] = defaultdict(list)
         rank_slot = bound.builtins["cluster_rank"].slot
         cta_slot = bound.builtins["cta"].slot
-        budget = EVENT_LIMIT
+        budget = most
         runs: dict[int, list[tuple[_Run, float]]] = {}
         for rank in sorted(set(like)) if like is not None else range(bound.launch.cluster):
             runs[rank] = []
@@ -148,7 +162,7 @@ class Program:
                 for instance, weight in representatives(role):
                     own = list(env)
                     own[rank_slot], own[cta_slot] = rank, env[cta_slot] + rank
-                    run = _Run(own, rank, role, instance, gates, limits, cut, whole or {})
+                    run = _Run(own, rank, role, instance, gates, limits, cut, whole or {}, budget)
                     for step in self._bodies[role.name]:
                         step(run)
                     budget -= len(run.out)
@@ -240,7 +254,7 @@ class Program:
                     env[slot] = i
                     for step in body:
                         step(c)
-                    if len(c.out) > EVENT_LIMIT:
+                    if len(c.out) > c.most:
                         raise TooLong
                 c.mult = outer
                 return

@@ -21,6 +21,8 @@ from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
 from cake_ir.diagnostics import CakeError, error
 
+WHOLE = 5000
+"""Events up to which nothing is cut."""
 EVENTS = 4000
 """Events of one simulation that are aimed at: CTAs of an SM beyond that are simulated by fewer, each of which stands for several."""
 INFINITE = 1e18
@@ -108,7 +110,11 @@ def _read(
 ) -> Reading:
     program = Program(bound, m)
     limits = {k: program.spans(k)[1] for k in program.loops}
-    whole = program.trace(env, limits)
+    try:  # a short program is run whole: cutting it would cost more
+        whole = program.trace(env, {}, most=WHOLE)
+        limits = {}
+    except TooLong:
+        whole = program.trace(env, limits)
     cluster = bound.launch.cluster
     moved = traffic(bound, env, grid, whole, m, l2)
     rates = _rates(m, clock_hz, grid, moved, without)
@@ -186,10 +192,14 @@ def _rounds(grid: Grid, events: int) -> tuple[float, int, int, _Axis | None]:
     if copies > most:
         weight, copies = grid.busy / most, most
         rounds = -(-grid.per_sm * most // grid.busy)
-    if rounds <= 3 * copies:
+    if rounds <= 3 * copies or rounds * events <= WHOLE:
         return weight, copies, int(rounds), None
     low = copies + rounds % copies if rounds % copies else 2 * copies if copies > 1 else 1
-    return weight, copies, int(rounds), _Axis(low, low + copies, rounds)
+    high, room = low + copies, WHOLE // max(1, events)
+    if room > 6 * copies:  # the first CTAs run in step, later ones do not
+        low += 2 * copies
+        high = low + max(1, min((room - 2 * low) // copies, int((rounds - low) // copies))) * copies
+    return weight, copies, int(rounds), _Axis(low, high, rounds)
 
 
 def _axes(program: Program, whole: Trace, env: list[Any]) -> list[_Axis]:
