@@ -125,7 +125,8 @@ def estimate_on(
         source=m.source, clock_mhz=clock / 1e6, low_us=low, high_us=high, l2=l2, sites=sites(reading.trace) if explain else (),
         path=critical_path(reading.outcome, inside * 1e6, launch_us) if explain else (),
     )  # fmt: skip
-    return replace(found, limited_by=_limited(found, reading, grid), bound_class=_class(found, reading, grid))
+    found = replace(found, limited_by=_limited(reading))
+    return replace(found, bound_class=_class(found, reading, grid))
 
 
 def _grid(bound: B.BoundKernel, env: list[Any], ctas: int, m: Machine, without: frozenset[str]) -> Grid:
@@ -163,7 +164,7 @@ BUSY = 0.75
 """A resource that works so much of the time is what a schedule is limited by."""
 
 
-def _limited(found: Estimate, reading: Reading, grid: Grid) -> str:
+def _limited(reading: Reading) -> str:
     """The busiest resource, if it works most of the time; else what the roles wait for."""
     which = max(reading.busy, key=lambda r: reading.busy[r])
     if reading.clocks and reading.busy[which] >= BUSY * reading.clocks:
