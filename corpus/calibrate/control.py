@@ -52,6 +52,27 @@ def _barriers() -> Iterator[Probe]:
             f"barrier.mbarrier.{name}", "barriers", "waited", 8, "clk", "clk", 450, {"WARPS": warps, "BUSY": busy}, {"G": 1},
             {"p": 0.5, "q": 0.25}, sass={"SYNCS": 8},
         )  # fmt: skip
+    for stores, name, clk in (
+        (0, "arrived.other_cta", 20),
+        (1, "release_cluster.alone", 400),
+        (2, "release_cluster", 600),
+    ):
+        yield Probe(
+            f"barrier.mbarrier.{name}", "exchange", "peer_arrivals", 8, "clk", "clk", 8.0 * clk, {"STORES": stores}, {"G": 2},
+            sass={"SYNCS": 8, **({"MEMBAR": 8} if stores else {})},
+        )  # fmt: skip
+    yield Probe(
+        "barrier.mbarrier.waited.cluster",
+        "exchange",
+        "peer_waits",
+        8,
+        "clk",
+        "clk",
+        480,
+        {},
+        {"G": 2},
+        sass={"CCTL": 8},
+    )
     yield one("mbarrier.arrived", "arrived", 16, 160, "SYNCS")
     yield one("named.turn.two", "turns_two", 2, 80, "BAR")
     for groups in (1, 2, 3):

@@ -68,3 +68,62 @@ def read_pair(y: Out[f32, G, WARPS], trips: i32, *, V: (1, 4) = 4, WARPS: (1, 4,
             top = max(top, load(t_s[t][w].on(other), vec(V).cols[ROW]))
         store(y[cta, w], row_max(top))
     sync(cluster)
+
+
+@kernel(target="sm_90a")
+def peer_arrivals(y: Out[f32, G, 32], trips: i32, *, STORES: (0, 1, 2) = 1):
+    """A warp of each CTA of a pair arrives eight times a trip at a barrier of the other. STORES 1: the kernel also stores plainly into
+    the other's shared memory, so that arrivals release to the cluster; 2: before each arrival.
+    """
+    where(G % 2 == 0)
+    launch(ctas=G, cluster=2)
+
+    single = role(warp)
+
+    t_s = smem(f32, 1, 32)
+    bar = mbarrier(arrivals=1)
+
+    with single as w:
+        store(t_s[0], fragment(f32, vec(1).cols[32], 0))
+    sync(cluster)
+    with single as w:
+        v = fragment(f32, vec(1).cols[32], 1)
+        other = 1 - cluster_rank
+        if STORES == 1:
+            store(t_s[0].on(other), v)
+        for t in range(trips):
+            for i in unroll(8):
+                if STORES == 2:
+                    store(t_s[0].on(other), v)
+                arrive(bar[8 * t + i].on(other))
+    sync(cluster)
+    with single as w:
+        store(y[cta, :], load(t_s[0], vec(1).cols[32]))
+
+
+@kernel(target="sm_90a")
+def peer_waits(y: Out[f32, G, 32], trips: i32):
+    """A warp waits again and again, eight times a trip, for a phase that the other CTA of a pair has completed, after it stored plainly into
+    this one's shared memory: waits that acquire from the cluster.
+    """
+    where(G % 2 == 0)
+    launch(ctas=G, cluster=2)
+
+    single = role(warp)
+
+    t_s = smem(f32, 1, 32)
+    bar = mbarrier(arrivals=1)
+
+    with single as w:
+        store(t_s[0], fragment(f32, vec(1).cols[32], 0))
+    sync(cluster)
+    with single as w:
+        other = 1 - cluster_rank
+        store(t_s[0].on(other), fragment(f32, vec(1).cols[32], 1))
+        arrive(bar[0].on(other))
+        wait(bar[0])
+        for t in range(trips):
+            for i in unroll(8):
+                wait(bar[0])
+        store(y[cta, :], load(t_s[0], vec(1).cols[32]))
+    sync(cluster)
