@@ -299,9 +299,9 @@ class Contract:
             if t.direction == "out"
         }
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
-        """`ct_` + 32 hex of the declaration and of the source of its functions."""
+        """`ct_` + 32 hex of the declaration and of the source of its functions, as it was when first asked for."""
         h = hashlib.sha256()
         plain = (self.name, self.tensors, self.scalars, sorted(self.dtypes.items()), sorted(self.shapes.items()),
                  self.precision, self.distributions, self.limit, self.cap)  # fmt: skip

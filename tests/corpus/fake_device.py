@@ -39,7 +39,7 @@ class FakeBuffer:
 
     def damage(self) -> list[int]:
         hit = np.flatnonzero(self.raw != GUARD_BYTE) - self.guard
-        return [int(i) for i in hit if not 0 <= i < self.nbytes]
+        return hit[(hit < 0) | (hit >= self.nbytes)].tolist()
 
     def free(self, *, ignore_errors: bool = False) -> None:
         self.freed = True

@@ -51,11 +51,15 @@ def legal() -> tuple[Candidate, ...]:
     return tuple(enumerate_seeds(FAMILY, TARGET).candidates)
 
 
+@functools.cache
+def predicted() -> dict[str, dict[int, float]]:
+    """What the model says of every legal seed at every shape."""
+    return predict_all(legal(), [s for _, s in entries(FAMILY)])
+
+
 def make(directory: Path, **more: Any) -> Campaign:
     """A campaign of all legal seeds at every shape, in a folder."""
     found = legal()
-    dims = [s for _, s in entries(FAMILY)]
-    predicted = predict_all(found, dims)
     code = {c.id: c.id.encode() for c in found}
     made = Campaign(
         family=FAMILY.name, target=TARGET, date="2026-11-30T12:00:00Z", commit="", command="cake tune small", compiler="NVRTC 13.5",
@@ -63,10 +67,10 @@ def make(directory: Path, **more: Any) -> Campaign:
         kernels={c.seed.kernel: campaigns.Kernel(text=c.entry.text(), kernel=c.entry.kernel, content_id=c.content_id) for c in found},
         candidates=tuple(_record(c, code[c.id]) for c in found),
         shapes=tuple(
-            ShapeEntry(set=name, dims=d, candidates={"bf16": tuple(c.id for c in found if i in predicted[c.id])})
+            ShapeEntry(set=name, dims=d, candidates={"bf16": tuple(c.id for c in found if i in predicted()[c.id])})
             for i, (name, d) in enumerate(entries(FAMILY))
         ),
-        predictions={c.id: tuple(predicted[c.id].get(i) for i in range(len(dims))) for c in found},
+        predictions={c.id: tuple(predicted()[c.id].get(i) for i in range(len(entries(FAMILY)))) for c in found},
         seeds=8, legal=len(found), verified=len(found),
     )  # fmt: skip
     campaigns.write(directory, made, {hashlib.sha256(raw).hexdigest(): raw for raw in code.values()})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -134,9 +136,11 @@ def test_who_was_launched_last_is_lost_when_the_process_dies(played: Start) -> N
     assert name not in gpu.launched
 
 
-def test_a_short_budget_ends_early_with_a_table(played: Start) -> None:
+def test_a_short_budget_ends_early_with_a_table(played: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     directory, out, gpu = played(by_width)
-    assert not run.attempt(directory, out, budget_s=0.5, env=gpu.env())["complete"]
+    ticks = itertools.count()
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))  # a second per look
+    assert not run.attempt(directory, out, budget_s=10, env=gpu.env())["complete"]
     measured = [e for e in read(out) if e["kind"] == "shape"]
     assert measured
     assert decide(
