@@ -478,3 +478,18 @@ def walk(body: tuple[Stmt, ...]) -> list[Any]:
 
     visit(body)
     return found
+
+
+def crosses_ctas(bound: BoundKernel) -> bool:
+    """Whether CTAs of a cluster hand each other plain accesses: to a peer's shared memory, or to global memory that the kernel reads and
+    writes. Their barriers then need cluster scope (PTX ISA: Memory consistency model), which costs a memory barrier per arrival."""
+    return bound.launch.cluster > 1 and any(_crosses(s) for s in walk(bound.body))
+
+
+def _crosses(stmt: Any) -> bool:
+    if not isinstance(stmt, Op):
+        return False
+    return any(
+        (isinstance(x, View) and x.rank is not None) or (isinstance(x, Region) and x.tensor.direction == "InOut")
+        for x in stmt.operands.values()
+    )

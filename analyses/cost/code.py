@@ -94,8 +94,11 @@ class Code:
     subject: str = ""
 
 
-def code_of(s: B.Let | B.Op, role: B.Role, narrow: str | None, m: Machine, cluster: int, folded: Folded) -> Code | None:
-    """The code of a statement that `role` executes (narrow: "T" inside elected(), "W" inside warps()); None when it costs nothing."""
+def code_of(
+    s: B.Let | B.Op, role: B.Role, narrow: str | None, m: Machine, cluster: int, folded: Folded, wide: bool
+) -> Code | None:
+    """The code of a statement that `role` executes (narrow: "T" inside elected(), "W" inside warps()); None when it costs
+    nothing. wide: barriers of other CTAs need cluster scope (`bound.crosses_ctas`)."""
     warps = {"thread": 1, "warp": 1, "warpgroup": 4}[role.unit]
     repeats = 1
     if isinstance(s, B.Op):
@@ -111,7 +114,7 @@ def code_of(s: B.Let | B.Op, role: B.Role, narrow: str | None, m: Machine, clust
             return None
     kind = _kind(s)
     op = s if isinstance(s, B.Op) else None
-    delay, k = _after(op, m, warps)
+    delay, k = _after(op, m, warps, wide)
     return Code(
         kind=kind,
         name=s.name if isinstance(s, B.Op) else s.frag.name,
@@ -197,7 +200,7 @@ def _reduction(op: B.Op) -> bool:
     return op.name.split("_")[0] in ("row", "col") or op.name in ("pick", "shift")
 
 
-def _after(op: B.Op | None, m: Machine, warps: int) -> tuple[float, int]:
+def _after(op: B.Op | None, m: Machine, warps: int, wide: bool) -> tuple[float, int]:
     """(delay in clocks, groups that a wait leaves open)."""
     if op is None:
         return 0.0, 0
@@ -208,6 +211,8 @@ def _after(op: B.Op | None, m: Machine, warps: int) -> tuple[float, int]:
         return WARP_SYNC_CLK if op.attrs["scope"] == "warp" else latency["named"], 0
     if name == "fence_async":
         return latency["fence"], 0
+    if name == "arrive" and wide and op.operands["bar"].rank is not None:
+        return latency["release"], 0
     if _reduction(op):
         return SHUFFLE_CLK * lanes_sharing(op, warps) + _chain(op, warps), 0
     return 0.0, 0

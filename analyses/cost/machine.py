@@ -23,7 +23,7 @@ SCHEDULERS = 4
 ASSUMED: Mapping[str, float] = {
     "load": 300, "load_hbm": 700, "l1": 40, "smem_load": 30, "tma": 700, "tma_hbm": 1100, "hop": 90, "far": 240, "passed": 150,
     "named": 35, "cluster": 350, "fence": 40, "wgmma": 90, "mma": 33, "cta_start": 150, "turnaround": 450,
-    "start": 500, "atomic_line": 43, "launch_us": 1.5, "dependent_us": 1.0,
+    "start": 500, "atomic_line": 43, "release": 560, "launch_us": 1.5, "dependent_us": 1.0,
 }  # fmt: skip
 """Latencies in clocks, the clocks of an SM between two CTA starts and the microseconds of a launch where nothing was measured. The
 orders of magnitude are those of sm_90a."""
@@ -41,7 +41,7 @@ H200 (30 clusters of 4, 15 of 8, 7 of 16)."""
 
 LATENCIES: Mapping[str, str] = {
     "tma": "tma.latency.l2", "tma_hbm": "tma.latency.hbm",
-    "far": "barrier.mbarrier.to_other_cta", "hop": "barrier.mbarrier.thread_to_group", "passed": "barrier.mbarrier.waited",
+    "far": "barrier.mbarrier.to_other_cta", "hop": "barrier.mbarrier.thread_to_group", "passed": "barrier.mbarrier.waited", "release": "barrier.mbarrier.release_cluster",
     "named": "barrier.named.role.groups1", "cluster": "barrier.cluster.ctas2", "fence": "barrier.fence_async",
     "launch_us": "launch.graph.all_sms", "dependent_us": "launch.dependent.all_sms",
 }  # fmt: skip

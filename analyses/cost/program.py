@@ -121,6 +121,7 @@ class Program:
         self.bound, self.machine = bound, machine
         self.tainted = tainted_scalars(bound)
         self._folded = folded(bound)
+        self._wide = B.crosses_ctas(bound)
         self._codes: dict[tuple[int, str, int], Code] = {}
         self.loops: dict[int, B.For] = {}
         self._bodies = {r.name: self._block(bound.body, r, None) for r in bound.roles}
@@ -283,7 +284,7 @@ class Program:
         return branch
 
     def _event(self, s: B.Let | B.Op, role: B.Role, narrow: str | None) -> Step | None:
-        code = code_of(s, role, narrow, self.machine, self.bound.launch.cluster, self._folded)
+        code = code_of(s, role, narrow, self.machine, self.bound.launch.cluster, self._folded, self._wide)
         if code is None:
             return None
         self._codes[id(s), role.name, len(self._codes)] = code

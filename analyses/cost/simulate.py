@@ -517,9 +517,9 @@ class _Simulation:
         if kind == Kind.CP_ASYNC:
             return self._cp_async, (self._way(code, weight), r.load_latency(code.site))
         if kind == Kind.ARRIVE:
-            return self._signal, costs.far if code.far else costs.hop
+            return self._signal, (costs.far if code.far else costs.hop, code.delay * costs.local)
         if kind == Kind.SEND:
-            return self._signal, costs.far
+            return self._signal, (costs.far, 0.0)
         if kind == Kind.MMA:
             return (self._mma, (code.tensor, code.tensor * weight, code.results)) if costs.tensor else (None, None)
         found: Effect | None = {
@@ -583,7 +583,9 @@ class _Simulation:
         a.open.append(len(a.engine.queue))
         return t
 
-    def _signal(self, i, a, hop, gates, part, t, event) -> float:
+    def _signal(self, i, a, needed, gates, part, t, event) -> float:
+        hop, released = needed  # a release at cluster scope waits for the unit's memory operations first
+        t += released
         for g in gates:
             self._arrive(a.copy, g, t + hop, event)
         return t

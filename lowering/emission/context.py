@@ -12,7 +12,6 @@ from cake_ir.bound import (
     Buffer,
     Let,
     Op,
-    Region,
     Role,
     ScalarVar,
     SConst,
@@ -20,6 +19,7 @@ from cake_ir.bound import (
     SVar,
     VFrag,
     View,
+    crosses_ctas,
     walk,
 )
 from cake_ir.diagnostics import NOWHERE, CakeError, Span, error
@@ -111,7 +111,7 @@ class Context:
         # that CTAs of a cluster hand to each other, need the costlier cluster scope; copies signal their own completion.
         # Of the waits only those at barriers where a peer arrives: causality is transitive, whatever the scopes of its steps
         # (PTX ISA, Memory consistency model: base causality order), and each of these acquires empties the L1 cache.
-        self.cluster_scope = self.kernel.launch.cluster > 1 and any(_crosses_ctas(s) for s in walk(self.kernel.body))
+        self.cluster_scope = crosses_ctas(self.kernel)
         self.peer_barriers = {
             s.operands["bar"].barrier
             for s in walk(self.kernel.body)
@@ -358,18 +358,6 @@ class Context:
     def promised(self) -> tuple[Promise, ...]:
         """All promises; a duplicated pattern counts once per place in the text."""
         return tuple(Promise(op, pattern, count, span) for (op, pattern, span), count in self.promises.items())
-
-
-def _crosses_ctas(stmt: Any) -> bool:
-    """A generic access to a peer's shared memory, or a read of global memory that the kernel writes."""
-    if not isinstance(stmt, Op):
-        return False
-    for operand in stmt.operands.values():
-        if isinstance(operand, View) and operand.rank is not None:
-            return True
-        if isinstance(operand, Region) and operand.tensor.direction == "InOut":
-            return True
-    return False
 
 
 def _xor(a: SX, b: SX) -> SX:
