@@ -48,6 +48,7 @@ def _record(a: argparse.Namespace) -> int:
 
 def _figures(a: argparse.Namespace) -> int:
     from corpus.ranking import figures
+    from corpus.ranking.predict import SAID
 
     if a.table:
         for line in figures.table(a.set, only=a.workload, points=not a.short, every=a.every):
@@ -61,7 +62,7 @@ def _figures(a: argparse.Namespace) -> int:
     for name, f in [
         *made["workloads"].items(),
         ("all", made),
-        *((f"without {n}", f) for n, f in made["ablation"].items()),
+        *((SAID.get(n, f"without {n}"), f) for n, f in made["ablation"].items()),
     ]:
         print(f"{name}: " + ", ".join(f"{k.replace('_', ' ')} {f[k]}" for k in figures.SHOWN))
     if a.set == "test":

@@ -12,7 +12,7 @@ from corpus.ranking import figures
 from corpus.ranking import points as store
 from corpus.ranking.figures import At
 from corpus.ranking.points import Points
-from corpus.ranking.predict import ROOFLINE, WHOLE
+from corpus.ranking.predict import ROOFLINE, SAID, WHOLE
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Of the workloads, in order; they differ for colour-blind readers too."""
@@ -152,7 +152,7 @@ def ablation(found: Mapping[str, Mapping[str, Any]], title: str) -> str:
     for n, name in enumerate(rows):
         f, y = found[name], 52 + n * high
         fill = COLOURS[0] if name == WHOLE else COLOURS[1] if name == ROOFLINE else COLOURS[5]
-        said = {WHOLE: "the whole model", ROOFLINE: "a roofline alone"}.get(name, f"without {name}")
+        said = SAID.get(name, f"without {name}")
         rho, half, most = f["spearman_median"] or 0.0, f["error_median"] or 0.0, f["error_p90"] or 0.0
         parts.append(_text(label - 6, y + 11, said, anchor="end"))
         for axis, value in ((s, rho), (e, half)):

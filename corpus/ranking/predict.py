@@ -17,6 +17,8 @@ WHOLE = "none"
 """The model with nothing taken out."""
 ROOFLINE = "roofline"
 """The largest of the times that each resource needs if nothing else cost anything."""
+SAID = {WHOLE: "the whole model", ROOFLINE: "a roofline alone"}
+"""What is said of these; of a term that it is left out."""
 PROCESSES = 2
 FEW = 40
 """Candidates below which no processes are started for them."""
