@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cake_ir.diagnostics import CakeError
-from corpus.ranking.workloads import SEEDS, SETS, TARGET, WORKLOADS, workload
+from corpus.ranking.workloads import DRAWS, POOL, SEEDS, SETS, TARGET, WORKLOADS, workload
 
 
 def _prepare(a: argparse.Namespace) -> int:
@@ -25,7 +25,7 @@ def _prepare(a: argparse.Namespace) -> int:
 
         made[name] = prepare(
             workload(name), a.dir / name, which=a.set, target=TARGET, seed=seed, draws=a.draws, most=a.pool, progress=progress,
-            command=f"python -m corpus.ranking prepare DIR --set {a.set} --seed {seed} --draws {a.draws} --pool {a.pool}",
+            command=f"python -m corpus.ranking prepare DIR --set {a.set} --seed {seed} --draws {a.draws} --pool {a.pool} --workload {name}",
             date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), commit=head_commit(),
         )  # fmt: skip
         m = made[name]
@@ -78,8 +78,8 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("dir", type=Path)
     p.add_argument("--set", choices=SETS, required=True)
     p.add_argument("--seed", type=int, help="of the draws; default: the set's own")
-    p.add_argument("--draws", type=int, default=32, help="candidates at a shape")
-    p.add_argument("--pool", type=int, default=72, help="most compiled candidates of a workload")
+    p.add_argument("--draws", type=int, default=DRAWS, help="candidates at a shape")
+    p.add_argument("--pool", type=int, default=POOL, help="most compiled candidates of a workload")
     r = steps.add_parser("run", help="measure on a GPU, into OUT/WORKLOAD.jsonl")
     r.add_argument("dir", type=Path)
     r.add_argument("out", type=Path)

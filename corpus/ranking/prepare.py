@@ -11,17 +11,13 @@ from cake_ir.diagnostics import CakeError, error
 from corpus.contract import contracts
 from corpus.families import Shape
 from corpus.ranking.draw import Draw, Progress, at_shape
-from corpus.ranking.workloads import LARGE, Set, Workload
+from corpus.ranking.workloads import DRAWS, LARGE, POOL, Set, Workload
 from corpus.tuning import campaign as campaigns
 from corpus.tuning.campaign import Campaign, Rejected, Settings, ShapeEntry
 from corpus.tuning.candidates import Candidate, Rejection
 from corpus.tuning.prepare import compiler, record, sample_cost_s
 from corpus.tuning.rank import predict_all
 
-DRAWS = 32
-"""Candidates at a shape."""
-POOL = 72
-"""Most compiled candidates of a workload."""
 SETTINGS = Settings(rounds=8, sample_ms=0.5, gap=0.004, gap_large=0.06)
 ONCE_S = 0.03
 """Seconds that a candidate takes at a shape beside its samples: loading, judging, capturing (of tuning's journals)."""

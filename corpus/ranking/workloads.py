@@ -19,6 +19,10 @@ Set = Literal["development", "test"]
 SETS: tuple[Set, ...] = ("development", "test")
 SEEDS: dict[Set, int] = {"development": 6, "test": 7}
 """Of the draws of a set: different ones, so that the test set has bindings of its own too."""
+DRAWS = 64
+"""Candidates at a shape: more than count, so that enough of them are near the best (`corpus.ranking.statistics`)."""
+POOL = 140
+"""Most compiled candidates of a workload; k-means, whose kernels are made for a row length, takes 240."""
 TARGET = "sm_90a"
 LARGE = "large"
 LARGE_FLOP = 1e11
