@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -30,14 +30,24 @@ def context() -> Context:
     return Context(bind_text(KERNEL), SimpleNamespace(), Writer("k.cake"))
 
 
-def evaluate(c: Context, x: B.SX, thread: int) -> int:
-    values = {"lane": thread % 32, "warp": thread // 32, "wwarp": thread // 32 % 4, "wtid": thread % 128}
-    env: dict[int, int] = {}
+def evaluator(c: Context, x: B.SX) -> Callable[[int], int]:
+    """The value of an expression in a thread."""
     expanded = c.expand(x)
-    for v in B.sx_vars(expanded):
-        env[v.slot] = values[v.name]
-    size = max(env, default=0) + 1
-    return compile_sx(expanded)([env.get(i) for i in range(size)])
+    run, variables = compile_sx(expanded), B.sx_vars(expanded)
+    size = max((v.slot for v in variables), default=0) + 1
+
+    def value(thread: int) -> int:
+        values = {"lane": thread % 32, "warp": thread // 32, "wwarp": thread // 32 % 4, "wtid": thread % 128}
+        env: list[int | None] = [None] * size
+        for v in variables:
+            env[v.slot] = values[v.name]
+        return run(env)
+
+    return value
+
+
+def evaluate(c: Context, x: B.SX, thread: int) -> int:
+    return evaluator(c, x)(thread)
 
 
 CASES = [
@@ -63,15 +73,16 @@ def test_every_thread_and_slot_hits_the_element_of_the_buffer(dtype, rows, cols,
     c = context()
     row, col = c.base(tile)
     checked = 0
-    for slot, thread in itertools.product(range(placement(tile).slots), range(0, threads, 5)):
+    for slot in range(placement(tile).slots):
         ro, co = placement(tile).offsets[slot]
-        br, bc = base_of(layout, tile.dtype, None, threads, thread)
-        if br + ro >= tile_rows or bc + co >= tile_cols:
-            continue
         c.shared.clear()
-        got = evaluate(c, c.element(view, add(row, ro), add(col, co)), thread)
-        assert got == buffer.offset(row0 + br + ro, col0 + bc + co), (slot, thread)
-        checked += 1
+        address = evaluator(c, c.element(view, add(row, ro), add(col, co)))
+        for thread in range(0, threads, 5):
+            br, bc = base_of(layout, tile.dtype, None, threads, thread)
+            if br + ro >= tile_rows or bc + co >= tile_cols:
+                continue
+            assert address(thread) == buffer.offset(row0 + br + ro, col0 + bc + co), (slot, thread)
+            checked += 1
     assert checked > 50
 
 
@@ -85,10 +96,9 @@ def test_base_coordinates_are_those_of_the_layout_table(name, axis, dtype):
     )
     c = context()
     row, col = c.base(tile)
+    row_of, col_of = evaluator(c, row), evaluator(c, col)
     for thread in range(threads):
-        assert (evaluate(c, row, thread), evaluate(c, col, thread)) == base_of(
-            tile.layout, tile.dtype, axis, threads, thread
-        )
+        assert (row_of(thread), col_of(thread)) == base_of(tile.layout, tile.dtype, axis, threads, thread)
 
 
 @pytest.mark.parametrize("v,lanes", [(1, 32), (8, 0), (4, 8), (8, 16), (2, 4)])
@@ -97,10 +107,9 @@ def test_vec_base_coordinates(v, lanes, threads):
     tile = TileType(DTYPES["bf16"], Layout("vec", v, lanes), 64, 256, None, threads)
     c = context()
     row, col = c.base(tile)
+    row_of, col_of = evaluator(c, row), evaluator(c, col)
     for thread in range(threads):
-        assert (evaluate(c, row, thread), evaluate(c, col, thread)) == base_of(
-            tile.layout, tile.dtype, None, threads, thread
-        )
+        assert (row_of(thread), col_of(thread)) == base_of(tile.layout, tile.dtype, None, threads, thread)
 
 
 def test_possible_bits_never_misses_a_bit():
