@@ -7,6 +7,7 @@ source knows is assumed (`ASSUMED`, marked in the estimate's assumptions).
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ SCHEDULERS = 4
 ASSUMED: Mapping[str, float] = {
     "load": 300, "load_hbm": 700, "l1": 40, "smem_load": 30, "tma": 700, "tma_hbm": 1100, "hop": 90, "far": 240, "passed": 150,
     "named": 35, "cluster": 350, "fence": 40, "wgmma": 90, "mma": 33, "cta_start": 150, "turnaround": 450,
-    "start": 500, "atomic_line": 43, "release": 560, "launch_us": 1.5, "dependent_us": 1.0,
+    "start": 500, "atomic_line": 15, "release": 560, "launch_us": 1.5, "dependent_us": 1.0,
 }  # fmt: skip
 """Latencies in clocks, the clocks of an SM between two CTA starts and the microseconds of a launch where nothing was measured. The
 orders of magnitude are those of sm_90a."""
@@ -178,8 +179,10 @@ def _measured(target: Target, c: Calibration) -> Machine:
     first, empty = c.rates.get("launch.first_load.all_sms"), c.rates.get("launch.graph.all_sms")
     known = {name: c.value(rate) for name, rate in LATENCIES.items() if rate in c.rates} | {"wgmma": alone}
     known |= _load_latencies(c, clock) | _starts(c, clock)
-    if (shared := c.rates.get("atomic.line.share32")) is not None:  # 8 warps an SM, 32 of them on a line each time
-        known["atomic_line"] = 8 * c.sms / 32 / shared.value * clock
+    if "atomic.line.share32" in c.rates and "atomic.line.share1056" in c.rates:
+        # 8 warps an SM. Operations of few SMs on a line follow each other more slowly than those of all: the mean of both, in ratio
+        few, all_sms = (8 * c.sms / n / c.value(f"atomic.line.share{n}") for n in (32, 1056))
+        known["atomic_line"] = math.sqrt(few * all_sms) * clock
     if first is not None and empty is not None:
         # what a first copy takes beyond its latency: barriers are set up, its tensor map is fetched
         known["start"] = max(

@@ -64,7 +64,7 @@ def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: M
             if code.region is not None:
                 if code.name.startswith("atomic_") and all(d.kind != "gather" for d in code.region.dims):
                     t = code.region.tensor
-                    amount = region_bytes(code.region) * part * mult * a.weight / bound.launch.cluster
+                    amount = code.pieces * region_bytes(code.region) * part * mult * a.weight / bound.launch.cluster
                     summed[id(t)] += amount
                 own[code.site] += code.l2 * part * mult
                 if code.kind == Kind.LOAD:
