@@ -45,8 +45,18 @@ def text_of(m: Mutation) -> str:
     return print_file(file_of(m))
 
 
+_plans: dict[tuple[str, str], list[Entry]] = {}
+
+
 def entries(subject: Subject) -> list[Entry]:
-    """The plan of one subject: each program once, the unmutated one never."""
+    """The plan of one subject: each program once, the unmutated one never. Made once per process, for that takes seconds."""
+    key = (subject.name, subject.id)
+    if key not in _plans:
+        _plans[key] = _entries(subject)
+    return list(_plans[key])
+
+
+def _entries(subject: Subject) -> list[Entry]:
     seen = {subject.id}
     found = []
     for i, m in enumerate(mutations(subject)):
