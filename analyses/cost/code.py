@@ -168,7 +168,11 @@ def _pieces(op: B.Op | None) -> float:
 def _results(s: B.Let | B.Op) -> tuple[int, ...]:
     if isinstance(s, B.Let):
         return (id(s.frag),)
-    return tuple(id(r) for r in s.results if isinstance(r, B.Fragment))
+    found = [r for r in s.results if isinstance(r, B.Fragment)]
+    if s.name == "mma":
+        acc = s.operands["acc"]
+        found.append(acc.frag if isinstance(acc, B.VFrag) else acc)
+    return tuple(id(r) for r in found)
 
 
 def _far(op: B.Op | None) -> bool:
