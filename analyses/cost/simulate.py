@@ -635,7 +635,7 @@ class _Simulation:
         sm.busy["tensor"] += clocks
         t = max(start + clocks, t + alone * 4)
         for f in results:
-            a.ready[f] = (t + self.costs.mma, event)
+            a.ready[f] = (max(t, start + self.costs.mma), event)  # each of its instructions goes on where one of the last did
         return t
 
     def _tc_mma(self, i, a, code, gates, part, t, event) -> float:
