@@ -42,6 +42,24 @@ def test_the_narrowest_pipe_limits_warps_that_fill_it() -> None:
     assert run(text, {"G": 4, "trips": 1000}, WARPS=16).limited_by == "sfu"
 
 
+def test_what_one_warp_waits_for_comes_after_what_the_pipes_give_all() -> None:
+    text = """
+@kernel(target="sm_90a")
+def crowd(x: In[f32, 128], y: Out[f32, G, WARPS, 128], p: f32, *, WARPS: (1, 16) = 1):
+    launch(ctas=G)
+    units = role(warp, count=WARPS)
+    with units as w:
+        v = fragment(f32, vec(4).cols[1024], p)
+        v = v * p + 1.0
+        u = load(x[0:], vec(4).cols[128])
+        store(y[cta, w, :], u + v.cols(0, 128))
+"""
+    m = toy(latency=latency(load=1000, l1=1000))
+    one, many = (clocks(text, {"G": 4}, m, l2="warm", WARPS=n) for n in (1, 16))
+    # 32 multiply-adds a warp: the last of the sixteen comes to its load when four schedulers have done four each
+    assert many - one == pytest.approx(3 * 32 * OVERHEAD, rel=0.4)
+
+
 # ---- products ------------------------------------------------------------------------------------------------------
 
 PRODUCT = """
@@ -106,6 +124,8 @@ def pair(b: In[bf16, 128, 64], y: Out[f32, G, 64], *, WG: (1, 2) = 1, WHO: (0, 1
         wgmma_commit()
         wgmma_wait(0)
         if wg == WHO:
+            for i in range(20):
+                acc = acc * 0.5 + 1.0
             store(y[cta, 0:], row_max(acc))
 """
 
@@ -124,6 +144,30 @@ def test_instructions_hold_products_up(price: float, free: float) -> None:
     slots = 3 * 64
     held = max(0.0, price * slots - free * 3 * TENSOR)
     assert per_trip(PRODUCT, {"G": 4}, toy(drag=(price, 0.0, free)), WG=3) == pytest.approx(3 * TENSOR + held, rel=0.01)
+
+
+MMA = """
+@kernel(target="sm_90a")
+def mma_chain(x: In[bf16, 16, 16], y: Out[f32, G, WARPS, 16], trips: i32, *, WARPS: (1, 4, 16) = 1):
+    launch(ctas=G)
+    math = role(warp, count=WARPS)
+    x_s = smem(bf16, 16, 16)
+    with math as w:
+        fa = load(x[0:, :], mma_a[16, 16])
+        fb = load(x[0:, :], mma_b[16, 16])
+        acc = fragment(f32, mma_d[16, 16], 0)
+        for t in range(trips):
+            mma(acc, fa, fb)
+        store(y[cta, w, 0:], row_max(acc))
+"""
+
+
+def test_a_warps_product_is_waited_for_where_its_sum_goes_on() -> None:
+    issue, late = 2 * OVERHEAD, TOY.latency["mma"]
+    each = 2 * 16**3 / 2048  # 4 clocks of the SM at half of 4096 a clock; a warp has a quarter of the tensor cores
+    assert per_trip(MMA, {"G": 4}) == pytest.approx(issue + max(4 * each, late), rel=1e-3)
+    assert per_trip(MMA, {"G": 4}, toy(latency=latency(mma=10))) == pytest.approx(issue + 4 * each, rel=1e-3)
+    assert per_trip(MMA, {"G": 4}, WARPS=16) == pytest.approx(16 * each, rel=0.01)
 
 
 # ---- rings ---------------------------------------------------------------------------------------------------------

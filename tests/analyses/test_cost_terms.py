@@ -59,9 +59,20 @@ def times() -> dict[str, dict[str, float]]:
     return out
 
 
+WHERE = {
+    "tensor": ("product", "ring of one"), "clock": ("product",), "interference": ("product",), "ring": ("ring of one",),
+    "issue": ("instructions", "product"), "residency": ("instructions", "through shared memory"), "wave": ("five CTAs",),
+    "smem": ("through shared memory",), "copies": ("shared copies",), "l2": ("shared copies", "stores"), "hbm": ("copies", "two passes"),
+    "load latency": ("ring of one", "product of one warpgroup", "two passes"), "barriers": ("ring of one", "meetings"),
+    "launch": ("many CTAs", "stores"),
+}  # fmt: skip
+"""Programs that a term costs more than two per cent of their time."""
+
+
 @pytest.mark.parametrize("term", TERMS)
-def test_a_term_costs_some_program_time(term: str, times: dict[str, dict[str, float]]) -> None:
-    assert min(row[term] for row in times.values()) < 0.98
+def test_a_term_costs_the_programs_time_that_pay_it(term: str, times: dict[str, dict[str, float]]) -> None:
+    free = [name for name in WHERE[term] if times[name][term] > 0.98]
+    assert not free
 
 
 def test_no_program_is_slower_without_a_term(times: dict[str, dict[str, float]]) -> None:

@@ -243,4 +243,4 @@ def bulk(y: Out[bf16, G, 64, 64], trips: i32):
     )
     assert written == pytest.approx(12 * OVERHEAD + TILE / 4 + 400)
     assert open_ == pytest.approx(TILE / 4, abs=20)  # the one before is read while this one is
-    assert open_ < read < written
+    assert open_ + 100 < read < written - 100
