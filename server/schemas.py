@@ -81,6 +81,15 @@ class StrictTool(Tool):
 
     @classmethod
     def make(cls, fn: Callable[..., Any], *, name: str, description: str, annotations: ToolAnnotations) -> StrictTool:
+        """The tool of a function or method; the schemas of a method are made once, for whatever object it is bound to."""
+        plain = getattr(fn, "__func__", fn)
+        key = (plain, name, description)
+        if key not in _MADE:  # kept without the object, which may end
+            _MADE[key] = cls._of(fn, name, description, annotations).model_copy(update={"fn": plain})
+        return _MADE[key].model_copy(update={"fn": fn, "annotations": annotations})
+
+    @classmethod
+    def _of(cls, fn: Callable[..., Any], name: str, description: str, annotations: ToolAnnotations) -> StrictTool:
         tool = cls.from_function(
             fn, name=name, description=description, annotations=annotations, structured_output=False
         )
@@ -100,6 +109,9 @@ class StrictTool(Tool):
         except RecursionError:
             return call_result(BadArgument(f"{self.name}: the arguments are nested too deeply").result())
         return await super().run(arguments, context, convert_result)
+
+
+_MADE: dict[tuple[Callable[..., Any], str, str], StrictTool] = {}
 
 
 def call_result(result: Result) -> CallToolResult:

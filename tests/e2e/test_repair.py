@@ -14,6 +14,7 @@ from server import gpu_work
 from server.engine import Config, Engine
 from server.mcp_server import CakeServer
 from tests import compiled
+from tests.disk import unsynced
 from tests.e2e.faults import FAULTS
 from tests.e2e.repair_client import Answer, RepairClient, caller, over_stdio
 from tests.e2e.repair_table import DOCS, Row, plant_and_repair, render
@@ -28,6 +29,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Row]]:
     """Every planted fault, against one server and its CPU worker in this process."""
     patch = pytest.MonkeyPatch()
     patch.setattr(gpu_work, "run_worker", compiled.worker)
+    unsynced(patch)
     engine = Engine(Config(tmp_path_factory.mktemp("repair") / "workspace", no_gpu=True))
     cake = CakeServer(engine)
 

@@ -15,6 +15,7 @@ from server import gpu_work
 from server.engine import Config, Engine
 from server.logs import log_to_stderr
 from server.mcp_server import CakeServer
+from tests.disk import unsynced
 
 log_to_stderr()  # as a server does
 
@@ -38,7 +39,8 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def engine(workspace: Path) -> Iterator[Engine]:
+def engine(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    unsynced(monkeypatch)
     made = Engine(Config(workspace, no_gpu=True))
     yield made
     made.close()

@@ -83,7 +83,7 @@ def product(a: In[bf16, M, K], b: In[bf16, 64, K], d: Out[f32, M, 64]):
 
 
 def check(ctx: Context) -> Iterator[Diagnostic]:
-    if not ctx.bound.target.has("setmaxnreg"):
+    if not ctx.bound.target.has("setmaxnreg") or all(r.registers is None for r in ctx.bound.roles):
         return
     wants = {w: role for role in ctx.bound.roles for w in range(role.first_warp, role.first_warp + role.warps)}
     told: set[str] = set()
