@@ -18,6 +18,8 @@ from typing import Any
 from cake_ir.diagnostics import CakeError, error
 
 DIRECTORY = Path(__file__).parents[2] / "corpus" / "calibration"
+SPREAD = DIRECTORY / "spread"
+"""How measured times lie around predictions, a file per device (`corpus.ranking.spread`)."""
 FORM = "cake-calibration-1"
 
 DATASHEET: Mapping[str, str] = {
@@ -130,6 +132,28 @@ def _rate(name: str, r: Any) -> Rate:
     if not 0 <= share <= 1.1:
         raise ValueError(f"{name} has a share of {share} of the tensor cores")
     return Rate(values[0], str(r["unit"]), values[1], values[2], share)
+
+
+def spread(device_slug: str, directory: Path = SPREAD) -> Mapping[str, tuple[float, float]]:
+    """By bound class (and `all`): (low, high), between which nine in ten measured times lie as multiples of the prediction. Empty where
+    nobody has compared. Raises CakeError `cost/bad-calibration`."""
+    path = directory / f"{device_slug}.json"
+    return _spread(path, path.stat().st_mtime_ns) if path.is_file() else {}
+
+
+@functools.lru_cache(maxsize=8)
+def _spread(path: Path, mtime: int) -> Mapping[str, tuple[float, float]]:
+    try:
+        classes = json.loads(path.read_bytes())["classes"]
+        found = {str(k): (float(v[0]), float(v[1])) for k, v in classes.items()}
+        if not all(0 < low <= high < math.inf for low, high in found.values()) or "all" not in found:
+            raise ValueError("no interval")
+        return found
+    except (ValueError, KeyError, TypeError, IndexError) as exc:
+        raise CakeError(
+            error("cost/bad-calibration", "performance", f"{path.name} gives no intervals ({exc}); make it with `python -m corpus.ranking spread`",
+                  contract="corpus/calibration/spread/ holds what `corpus.ranking.spread` wrote.")
+        ) from None  # fmt: skip
 
 
 @functools.lru_cache(maxsize=8)

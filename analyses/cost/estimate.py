@@ -49,7 +49,6 @@ class Estimate:
     waves: float
     cta_us: float
     launch_us: float
-    role_us: dict[str, float]
     limiters: tuple[dict[str, Any], ...]
     tensor_flop: float
     hbm_bytes: float
@@ -116,17 +115,18 @@ def estimate_on(
     inside = max((reading.clocks + start + lines) / clock if ctas else 0.0, memory["hbm"])
     time_us = inside * 1e6 + launch_us
     floor = _floor(bound, env, reading, m)
-    low, high = _interval(time_us, m)
     found = Estimate(
         time_us=time_us, floor_us=floor * 1e6, bound_by=max(bounds, key=lambda r: bounds[r]), limited_by="", bounds_us={k: v * 1e6 for k, v in bounds.items()},
         ctas=ctas, ctas_per_sm=grid.resident, waves=ctas / (grid.sms * grid.resident), cta_us=reading.cta / clock * 1e6, launch_us=launch_us,
-        role_us=reading.roles, limiters=(), tensor_flop=reading.flop, hbm_bytes=reading.reads + reading.writes, l2_bytes=reading.l2_bytes,
+        limiters=(), tensor_flop=reading.flop, hbm_bytes=reading.reads + reading.writes, l2_bytes=reading.l2_bytes,
         target=bound.target.name, shape=dict(shape), calibrated=m.calibrated, assumptions=(*_rates(m), *ASSUMPTIONS), device=m.name,
-        source=m.source, clock_mhz=clock / 1e6, low_us=low, high_us=high, l2=l2, sites=sites(reading.trace) if explain else (),
+        source=m.source, clock_mhz=clock / 1e6, l2=l2, sites=sites(reading.trace) if explain else (),
         path=critical_path(reading.outcome, inside * 1e6, launch_us) if explain else (),
     )  # fmt: skip
     found = replace(found, limited_by=_limited(reading))
-    return replace(found, bound_class=_class(found, reading, grid))
+    found = replace(found, bound_class=_class(found, reading, grid))
+    low, high = _interval(found, m)
+    return replace(found, low_us=low, high_us=high)
 
 
 def _grid(bound: B.BoundKernel, env: list[Any], ctas: int, m: Machine, without: frozenset[str]) -> Grid:
@@ -153,9 +153,10 @@ def _floor(bound: B.BoundKernel, env: list[Any], reading: Reading, m: Machine) -
     return max(reading.reads / sheet.hbm_read + reading.writes / sheet.hbm_write, products)
 
 
-def _interval(time_us: float, m: Machine) -> tuple[float | None, float | None]:
-    """None where the rates were not measured: then nothing is claimed."""
-    return (0.8 * time_us, 1.25 * time_us) if m.calibrated else (None, None)
+def _interval(found: Estimate, m: Machine) -> tuple[float | None, float | None]:
+    """Between what nine in ten measured times of kernels of this bound class lay; None where nobody has compared: then nothing is claimed."""
+    spread = m.spread.get(found.bound_class) or m.spread.get("all")
+    return (found.time_us * spread[0], found.time_us * spread[1]) if spread else (None, None)
 
 
 APART = 0.8

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from analyses.cost.calibration import Calibration
+from analyses.cost.calibration import Calibration, spread
 
 if TYPE_CHECKING:
     from cake_ir.targets.table import Target
@@ -59,7 +59,8 @@ class Machine:
     form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
     keeps others away; `l2_keeps`: bytes up to which a footprint stays in L2 from launch to launch, and from which nothing of it does;
     `drag`: how issue slots slow products down (see `_drag`). `cluster_sms`: on how many
-    SMs clusters of so many CTAs run. `calibrated` and `source` say where all this comes from; `assumed`: latencies that come from
+    SMs clusters of so many CTAs run.
+    `spread`: by bound class, between which multiples of a prediction measured times lie. `calibrated` and `source` say where all this comes from; `assumed`: latencies that come from
     `ASSUMED` all the same, because nothing measures them or the calibration is older than what does.
     """
 
@@ -89,6 +90,7 @@ class Machine:
     l2_keeps: tuple[float, float] = (64e6, 78e6)
     drag: tuple[float, float, float] = (0.0, 0.0, 0.0)
     cluster_sms: Mapping[int, int] = field(default_factory=dict)
+    spread: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     calibrated: bool = False
     source: str = ""
     assumed: tuple[str, ...] = tuple(ASSUMED)
@@ -197,7 +199,7 @@ def _measured(target: Target, c: Calibration) -> Machine:
         special=v("issue.special.exp2"), wgmma=wgmma, mma_sync=v("tensor.mma_sync.bf16.warps16") / peaks[16],
         latency={**ASSUMED, **known},
         alu_slots=slots, drag=_drag(c),
-        cluster_sms={int(n): int(sms) for n, sms in c.family("cluster.sms.ctas").items()}, calibrated=True, source=c.source,
+        cluster_sms={int(n): int(sms) for n, sms in c.family("cluster.sms.ctas").items()}, spread=spread(c.slug), calibrated=True, source=c.source,
         assumed=(*(n for n in ASSUMED if n not in known), *(() if c.family("cluster.sms.ctas") else ("cluster_sms",))),
     )  # fmt: skip
 

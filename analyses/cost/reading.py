@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -47,7 +47,6 @@ class Reading:
     outcome: Outcome
     trace: Trace
     simulations: int = 0
-    roles: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

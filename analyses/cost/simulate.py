@@ -639,7 +639,10 @@ class _Simulation:
         sm.busy["tensor"] += clocks
         t = max(start + clocks, t + alone * 4)
         for f in results:
-            a.ready[f] = (max(t, start + self.costs.mma), event)  # each of its instructions goes on where one of the last did
+            a.ready[f] = (
+                max(t, start + self.costs.mma),
+                event,
+            )  # each of its instructions goes on where one of the last did
         return t
 
     def _tc_mma(self, i, a, code, gates, part, t, event) -> float:

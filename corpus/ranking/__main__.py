@@ -70,6 +70,13 @@ def _figures(a: argparse.Namespace) -> int:
     return 0
 
 
+def _spread(a: argparse.Namespace) -> int:
+    from corpus.ranking import spread
+
+    print(spread.write(spread.make()))
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     """Exit code 1: something could not be prepared, measured or recorded."""
     parser = argparse.ArgumentParser(prog="corpus.ranking", description="How well the cost model ranks schedules.")
@@ -101,12 +108,15 @@ def main(argv: list[str] | None = None) -> int:
     f.add_argument("--every", action="store_true", help="with --table: points that thinning leaves out as well")
     f.add_argument("--ablation", action="store_true", help="of the development set too")
     f.add_argument("--check", action="store_true", help="make the figures again and compare; write nothing")
+    steps.add_parser(
+        "spread", help="the interval of predictions from the development set, into corpus/calibration/spread"
+    )
     for step in (p, r, f):
         step.add_argument("--workload", action="append", default=[], choices=tuple(WORKLOADS))
     a = parser.parse_args(argv)
     try:
         if a.step != "run":
-            return {"prepare": _prepare, "record": _record, "figures": _figures}[a.step](a)
+            return {"prepare": _prepare, "record": _record, "figures": _figures, "spread": _spread}[a.step](a)
         from corpus.ranking.run import run
 
         return run(a.dir, a.out, a.workload, a.device, a.budget)

@@ -5,7 +5,7 @@ At a shape let m_i be the measured and p_i the predicted time of candidate i.
 Noise. Two candidates cannot be told apart when their measured times differ by less than tau, tau = max(1 %, twice the A/A difference of
 the shape): |m_i / m_j - 1| < tau with m_i >= m_j. Such pairs are left out of everything that is about order.
 
-Thinning. Kept are, in the order of drawing, the first MOST_NEAR (12) candidates within NEAR (1.5) times the best and as many of the
+Thinning. Kept are, in the order of drawing, the first MOST_NEAR (6) candidates within NEAR (1.5) times the best and as many of the
 others as those, so that at least half are near the best: the order of schedules that nobody would run says little. So where few are
 near, more draws are used. Fewer than LEAST (8) make no shape. Predictions have no part in it.
 
@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NEAR = 1.5
-MOST_NEAR = 12
+MOST_NEAR = 6
 LEAST = 8
 LEAST_NOISE = 0.01
 TOP = 3
