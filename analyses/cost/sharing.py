@@ -157,7 +157,7 @@ def _again(
     return {site: sum(v) + (waves - looked) * v[-1] for site, v in missed.items()}
 
 
-def tensor_bytes(bound: B.BoundKernel, env: Sequence[Any]) -> dict[int, float]:
+def tensor_bytes(bound: B.BoundKernel, env: list[Any]) -> dict[int, float]:
     """Bytes of every tensor at the shape in env, by id."""
     return {id(t): t.dtype.bits / 8 * math.prod(compile_sx(e)(env) for e in t.extents) for t in bound.tensors}
 
