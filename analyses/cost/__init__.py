@@ -1,4 +1,4 @@
-"""Cost model v0: bounds and a schedule estimate from datasheet rates. Uncalibrated: a prediction, never a measurement."""
+"""The cost model: a kernel's time at a shape from measured rates, or from data-sheet rates and marked so. A prediction, never a measurement."""
 
 from __future__ import annotations
 

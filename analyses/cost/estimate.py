@@ -118,7 +118,7 @@ def estimate_on(
     found = Estimate(
         time_us=time_us, floor_us=floor * 1e6, bound_by=max(bounds, key=lambda r: bounds[r]), limited_by="", bounds_us={k: v * 1e6 for k, v in bounds.items()},
         ctas=ctas, ctas_per_sm=grid.resident, waves=ctas / (grid.sms * grid.resident), cta_us=reading.cta / clock * 1e6, launch_us=launch_us,
-        limiters=(), tensor_flop=reading.flop, hbm_bytes=reading.reads + reading.writes, l2_bytes=reading.l2_bytes,
+        limiters=(), tensor_flop=reading.flop, hbm_bytes=reading.reads + reading.writes, l2_bytes=reading.l2_reads + reading.l2_writes,
         target=bound.target.name, shape=dict(shape), calibrated=m.calibrated, assumptions=(*_rates(m), *ASSUMPTIONS), device=m.name,
         source=m.source, clock_mhz=clock / 1e6, l2=l2, sites=sites(reading.trace) if explain else (),
         path=critical_path(reading.outcome, inside * 1e6, launch_us) if explain else (),
@@ -142,7 +142,8 @@ def _grid(bound: B.BoundKernel, env: list[Any], ctas: int, m: Machine, without: 
 def _bounds(reading: Reading, m: Machine, clock: float, ctas: float) -> dict[str, float]:
     """Seconds that each resource would need alone for the work of `ctas` CTAs like the first, spread evenly over all SMs."""
     even = ctas / reading.ctas / m.sms / clock
-    return {"l2": reading.l2_bytes / m.l2} | {r: v * even for r, v in reading.busy.items() if r in SHARED and v > 0}
+    l2 = max(reading.l2_reads / m.l2, reading.l2_writes / m.l2_write)  # both ways are open at once
+    return {"l2": l2} | {r: v * even for r, v in reading.busy.items() if r in SHARED and v > 0}
 
 
 def _floor(bound: B.BoundKernel, env: list[Any], reading: Reading, m: Machine) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from analyses.cost.code import Kind
 from analyses.cost.machine import Machine
 from analyses.cost.program import Program, TooLong, Trace
 from analyses.cost.sharing import L2, Traffic, traffic
@@ -31,8 +32,9 @@ INFINITE = 1e18
 @dataclass
 class Reading:
     """clocks: of the SM with most CTAs, from its first CTA's start to its last one's end; cta: of one CTA that has the SM with its
-    neighbours. busy: clocks that each server of an SM works for `ctas` CTAs like the first; reads, writes: bytes of device memory; l2_bytes:
-    asked of L2, once for CTAs that ask at the same time. outcome: the longest simulation, logged when asked for; trace: its trace."""
+    neighbours. busy: clocks that each server of an SM works for `ctas` CTAs like the first; reads, writes: bytes of device memory; l2_reads,
+    l2_writes: bytes that pass L2, once for CTAs that ask at the same time. outcome: the longest simulation, logged when asked for; trace:
+    its trace."""
 
     clocks: float
     cta: float
@@ -42,7 +44,8 @@ class Reading:
     reads: float
     writes: float
     adds: float
-    l2_bytes: float
+    l2_reads: float
+    l2_writes: float
     flop: float
     outcome: Outcome
     trace: Trace
@@ -172,15 +175,16 @@ def _read(
     total = max(total, *busy.values()) * stretch
     if "wave" in without and grid.per_sm:
         total *= grid.ctas * grid.average / (grid.sms * grid.per_sm) if grid.ctas > grid.sms else 1.0
-    flop = l2_bytes = 0.0
+    flop, passed = 0.0, {False: 0.0, True: 0.0}
     for a in whole.agents:
         for code, _, part, mult in a.events:
             flop += code.flop * mult * a.weight
             own = moved.shares.get(code.site, 1.0) * (1 - moved.near.get(code.site, 0.0))
-            l2_bytes += code.l2 * own * part * mult * a.weight
+            passed[code.kind in (Kind.STORE, Kind.COPY_OUT)] += code.l2 * own * part * mult * a.weight
     scale = grid.ctas * grid.average / cluster
     return Reading(
-        max(total, 0.0), max(cta, 0.0), dict(busy), weight * rounds, dict(stalls), moved.reads, moved.writes, moved.adds, l2_bytes * scale, flop * scale, outcome, trace, len(corners)
+        max(total, 0.0), max(cta, 0.0), dict(busy), weight * rounds, dict(stalls), moved.reads, moved.writes, moved.adds,
+        passed[False] * scale, passed[True] * scale, flop * scale, outcome, trace, len(corners),
     )  # fmt: skip
 
 
