@@ -71,7 +71,7 @@ def _why(over: float, kept: bool) -> str:
     return (
         f"beyond {st.NEAR:g} of the best"
         if over > st.NEAR
-        else f"after the first {st.MOST_NEAR} within {st.NEAR:g} of the best"
+        else f"beyond the {st.MOST} that are kept of a shape"
     )
 
 

@@ -60,7 +60,8 @@ def test_thinning_keeps_at_least_half_near_the_best_in_the_order_of_drawing() ->
     assert stats.thinned(us[:6]) == []  # three near: six at most
     assert stats.thinned([10.0] * 9) == list(range(9)) and stats.thinned([]) == []
     many = [10.0, 20.0] * 20
-    assert stats.thinned(many) == list(range(24)), "twelve of each"
+    assert stats.thinned(many) == list(range(12)), "six of each"
+    assert stats.thinned([10.0] * 20) == list(range(12)) and stats.thinned([10.0] * 20 + [99.0]) == [*range(11), 20]
 
 
 def test_noise_is_a_percent_or_twice_the_difference_of_equals() -> None:
