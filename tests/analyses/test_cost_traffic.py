@@ -108,9 +108,15 @@ def test_cold_inputs_come_from_device_memory_and_warm_ones_do_not() -> None:
     assert cold.floor_us <= cold.bounds_us["hbm"] < cold.time_us
 
 
-def test_a_miss_takes_longer_than_a_hit_even_alone() -> None:
-    cold, warm = (clocks(COPIES, {"G": 1, "N": 64, "n": 1}, l2=l2) for l2 in STARTS)
+@pytest.mark.parametrize("sms", [1, 4])
+def test_a_miss_takes_longer_than_a_hit_even_alone_and_for_all_who_share_it(sms: int) -> None:
+    cold, warm = (clocks(COPIES, {"G": sms, "N": 64, "n": 1}, l2=l2, OWN=0) for l2 in STARTS)
     assert cold - warm == pytest.approx(700 - 400, abs=1)
+
+
+def test_what_lies_outside_a_tensor_is_not_moved() -> None:
+    whole, half = (clocks(COPIES, {"G": 1, "N": n, "n": 4}, toy(l2=64e9), l2="warm") for n in (256, 224))
+    assert whole - half == pytest.approx(TILE / 2 / 64)
 
 
 def test_a_footprint_beyond_l2_misses_although_it_is_warm() -> None:
@@ -244,3 +250,11 @@ def bulk(y: Out[bf16, G, 64, 64], trips: i32):
     assert written == pytest.approx(12 * OVERHEAD + TILE / 4 + 400)
     assert open_ == pytest.approx(TILE / 4, abs=20)  # the one before is read while this one is
     assert open_ + 100 < read < written - 100
+
+
+@pytest.mark.parametrize(("read", "write", "bound"), [(64, 64, 2 / 64), (64, 16, 1 / 16)])
+def test_reads_and_writes_pass_l2_at_once(read: int, write: int, bound: float) -> None:
+    e = run(TWICE, {"M": 4, "D": 1 << 17}, toy(l2=4 * read * 1e9, l2_write=4 * write * 1e9), l2="warm")
+    row = 4 << 17  # read twice, far beyond L1, and written once
+    assert e.l2_bytes == 4 * 3 * row
+    assert e.bounds_us["l2"] == pytest.approx(row * bound / 1000) and e.time_us > e.bounds_us["l2"]
