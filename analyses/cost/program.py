@@ -265,6 +265,8 @@ class Program:
                 env[slot] = i
                 for step in body:
                     step(c)
+                if len(c.out) > c.most:
+                    raise TooLong
             c.mult = outer
 
         return loop

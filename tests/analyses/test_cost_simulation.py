@@ -371,8 +371,9 @@ def stuck(y: Out[i32, G]):
     assert e.value.diagnostic.rule == "cost/too-long"
 
 
-def test_loops_in_loops_without_end_are_declined_in_words() -> None:
-    deep = "".join("    " * (2 + i) + f"for t{i} in range(6):\n" for i in range(7))
+@pytest.mark.parametrize(("depth", "trips"), [(7, 6), (8, 1000)])
+def test_loops_in_loops_without_end_are_declined_in_words(depth: int, trips: int) -> None:
+    deep = "".join("    " * (2 + i) + f"for t{i} in range({trips}):\n" for i in range(depth))
     text = f"""
 @kernel(target="sm_90a")
 def deep(y: Out[f32, G, 128], p: f32):
@@ -380,7 +381,7 @@ def deep(y: Out[f32, G, 128], p: f32):
     unit = role(warp)
     with unit:
         v = fragment(f32, vec(4).cols[128], p)
-{deep}{"    " * 9}v = v * p
+{deep}{"    " * (2 + depth)}v = v * p
         store(y[cta, :], v)
 """
     with pytest.raises(CakeError, match="'deep' cannot be estimated at this shape: its loops are too long") as e:
