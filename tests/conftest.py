@@ -17,14 +17,16 @@ LONG = (
     "tests/e2e/test_repair.py",
     "tests/corpus/test_rebuild.py",
     "tests/test_sketches.py",
-    "tests/server/report/test_browser.py",
     "tests/lowering/emulation/test_emulation.py",
-    "tests/server/test_stdio.py",
+    "tests/lowering/test_marks.py",
+    "tests/server/report/test_browser.py",
     "tests/mutation/test_mutation_sample.py",
+    "tests/server/test_demo.py",
     "tests/server/test_orphans.py",
+    "tests/server/test_stdio.py",
     "tests/server/test_durability.py",
     "tests/server/test_gpu_path.py",
-    "tests/lowering/test_marks.py",
+    "tests/server/test_http.py",
 )
 """The longest files, which begin first: one that began last would leave the other cores idle (a file stays with one worker)."""
 
