@@ -155,6 +155,8 @@ def shown(directory: Path, only: str, device: str = "") -> Result:
     for path in files:
         try:
             found.append(parse(json.loads(path.read_bytes()), path.name))
+        except OSError as exc:
+            raise BadArgument(f"{path} cannot be read: {exc.strerror}", code="args/file") from None
         except (ValueError, RecursionError) as exc:
             raise BadArgument(f"{path} is not JSON ({exc})", code="args/file") from None
     rows = [

@@ -55,7 +55,9 @@ def estimate(engine: Engine, ref: Ref, shape: Mapping[str, int], detail: Detail,
             longest = sorted(found.path, key=lambda s: -s.us)[:LIMITERS]
             data["limiters"] = [_stretch(s) for s in longest]
     except CakeError as exc:
-        return engine.refused(program, [unit], [exc.diagnostic], "cannot be estimated at this shape", detail)
+        refusal = engine.refused(program, [unit], [exc.diagnostic], "cannot be estimated at this shape", detail)
+        refusal.next = other_than_the_program(exc.diagnostic.rule) or refusal.next
+        return refusal
     summary = estimate_summary(unit, shape, found, data.get("bound_class", found.bound_class))
     shown = {k: data[k] for k in (*FIRST, *data) if data.get(k) not in (None, "", [], {})}
     result = Result(summary=summary, status="ok", ids=ids_of(program, [unit]), data=rounded(shown))
@@ -139,6 +141,24 @@ def check_shape(unit: Unit, shape: Mapping[str, int]) -> None:
             f"give exactly {', '.join(dims)}",
             code="args/shape",
         )
-    bad = [k for k, v in shape.items() if isinstance(v, bool) or not 0 <= v < 2**31]
+    check_extents(shape)
+
+
+def check_extents(shape: Mapping[str, int]) -> None:
+    """Raise BadArgument args/shape for an extent that no tensor has."""
+    bad = [k for k, v in shape.items() if isinstance(v, bool) or not isinstance(v, int) or not 0 <= v < 2**31]
     if bad:
-        raise BadArgument(f"extent {bad[0]} must be between 0 and 2^31 - 1", code="args/shape")
+        raise BadArgument(f"extent {bad[0]} must be an integer from 0 to 2^31 - 1", code="args/shape")
+
+
+def other_than_the_program(rule: str) -> str:
+    """What to do about a refusal that no edit of the program mends; empty for one that an edit may mend."""
+    if rule in ("language/shape", "language/where-unsatisfied"):
+        return "give a shape that the kernel's where(...) conditions admit, or other bindings"
+    if rule == "cost/unknown-device":
+        return (
+            "name a device that runs the target and is measured or has a data sheet: `cake calibrate --show` lists them"
+        )
+    if rule in ("cost/bad-calibration", "cost/rate-missing", "cost/bad-history"):
+        return "the program is not at fault: restore that file from the release, or make it again"
+    return ""

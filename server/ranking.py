@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from cake_ir.diagnostics import CakeError
 from server.errors import BadArgument, Cancelled, EngineError
+from server.estimating import check_extents, other_than_the_program
 from server.fallback import or_unstored
 from server.predictions import contracts_of_interest, history
 from server.programs import Program, Ref, Value
@@ -90,8 +91,10 @@ def rank(
     engine: Engine, request: Request, shape: Mapping[str, int], device: str | None, l2: str, control: Control, detail: Detail
 ) -> Result:  # fmt: skip
     """Order candidates. Raises as `Request.refs`; what is wrong with one candidate is said of it in the answer."""
+
     refs = request.refs()
     shape = {clean(k, 64): v for k, v in shape.items()}
+    check_extents(shape)
     return or_unstored(engine, lambda e: _rank(e, refs, len(request.bases) > 1, shape, device, l2, control, detail))
 
 
@@ -335,13 +338,15 @@ def _answer(
 
 
 def _none_ranks(bad: list[dict[str, Any]], asked: int, detail: Detail) -> Result:
+
     first = bad[0]
     where = f" at line {first['line']}" if first["line"] else ""
     why = f"{first['rule']}: {clean(first['message'], 200)}"
     result = Result(
         summary=f"none of {counted(asked, 'candidate')} ranks; the first{where}: {why}",
         status="rejected", data={"counts": {"asked": asked, "ranked": 0, "rejected": len(bad)}, "rejected": bad},
-        next="repair the programs (verify says more), or give bindings and a shape that they admit",
+        next=other_than_the_program(first["rule"])
+        or "repair the programs (verify says more), or give bindings and a shape that they admit",
     )  # fmt: skip
     return _shortened(result, detail)
 

@@ -21,6 +21,8 @@ DIRECTORY = Path(__file__).parents[2] / "corpus" / "calibration"
 SPREAD = DIRECTORY / "spread"
 """How measured times lie around predictions, a file per device (`corpus.ranking.spread`)."""
 FORM = "cake-calibration-1"
+LONGEST = 100
+"""Characters of a device's name."""
 
 DATASHEET: Mapping[str, str] = {
     "NVIDIA A100-SXM4-80GB": "sm_80", "NVIDIA L40S": "sm_89", "NVIDIA H200": "sm_90a", "NVIDIA B200": "sm_100a", "NVIDIA B300": "sm_103a",
@@ -70,6 +72,11 @@ class Calibration:
             )  # fmt: skip
         return found.value
 
+    def best(self, *prefixes: str) -> float:
+        """The largest of the rates that begin with one of these. Raises CakeError `cost/rate-missing` when there is none."""
+        found = [r.value for k, r in self.rates.items() if k.startswith(prefixes)]
+        return max(found) if found else self.value(f"{prefixes[0]}*")
+
     def family(self, prefix: str) -> dict[str, float]:
         """Values of all rates that begin with `prefix`, by the rest of their name."""
         return {k[len(prefix) :]: r.value for k, r in self.rates.items() if k.startswith(prefix)}
@@ -89,6 +96,8 @@ def find(target: str, device: str | None = None, directory: Path = DIRECTORY) ->
     wanted = device or next((d for d, t in DATASHEET.items() if t == target), None)
     if wanted is None:
         return None
+    if len(wanted) > LONGEST:
+        raise _unknown(f"a device's name has at most {LONGEST} characters, this one {len(wanted)}")
     path = directory / f"{slug(wanted)}.json"
     if path.is_file():
         found = _read(path, path.stat().st_mtime_ns)
@@ -113,6 +122,8 @@ def parse(obj: object, where: str) -> Calibration:
         if not isinstance(obj, dict) or obj.get("form") != FORM:
             raise ValueError(f"its form is not {FORM}")
         rates = {str(k): _rate(k, r) for k, r in obj["rates"].items()}
+        if int(obj["device"]["sms"]) < 1:
+            raise ValueError(f"it has {obj['device']['sms']} SMs")
         return Calibration(
             device=str(obj["device"]["name"]), slug=slug(str(obj["device"]["name"])), target=str(obj["target"]),
             sms=int(obj["device"]["sms"]), date=str(obj["date"]), driver=str(obj["driver"]), compiler=str(obj["compiler"]), rates=rates,
@@ -149,7 +160,7 @@ def _spread(path: Path, mtime: int) -> Mapping[str, tuple[float, float]]:
         if not all(0 < low <= high < math.inf for low, high in found.values()) or "all" not in found:
             raise ValueError("no interval")
         return found
-    except (ValueError, KeyError, TypeError, IndexError) as exc:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as exc:
         raise CakeError(
             error("cost/bad-calibration", "performance", f"{path.name} gives no intervals ({exc}); make it with `python -m corpus.ranking spread`",
                   contract="corpus/calibration/spread/ holds what `corpus.ranking.spread` wrote.")
@@ -160,7 +171,7 @@ def _spread(path: Path, mtime: int) -> Mapping[str, tuple[float, float]]:
 def _read(path: Path, mtime: int) -> Calibration:
     try:
         return parse(json.loads(path.read_bytes()), path.name)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise CakeError(
             error("cost/bad-calibration", "performance", f"{path.name} is not JSON ({exc})", contract="A calibration is one JSON object.")
         ) from None  # fmt: skip

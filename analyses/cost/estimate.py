@@ -13,7 +13,7 @@ from analyses.cost.calibration import find
 from analyses.cost.machine import Machine
 from analyses.cost.path import Step, critical_path
 from analyses.cost.reading import Grid, Reading, read
-from analyses.cost.sharing import L2
+from analyses.cost.sharing import L2, tensor_bytes
 from analyses.cost.sites import Site, sites
 from analyses.cost.terms import check
 from analyses.cost.work import SHARED
@@ -147,11 +147,15 @@ def _bounds(reading: Reading, m: Machine, clock: float, ctas: float) -> dict[str
 
 
 def _floor(bound: B.BoundKernel, env: list[Any], reading: Reading, m: Machine) -> float:
-    """Seconds that no schedule beats, from the datasheet: a measured rate is what one program reached, and another may reach more."""
+    """Seconds that no schedule beats, from the datasheet: a measured rate is what one program reached, and another may reach more.
+    What a schedule reads again, because it has passed through L2, another one need not."""
     sheet = m if not m.calibrated else Machine.of(bound.target, None)
     bits = max((t.dtype.bits for t in bound.tensors if t.direction == "In" and t.dtype.bits <= 16), default=16)
     products = reading.flop / (sheet.flop[bits] * sheet.sms * max(m.clock_hz, sheet.clock_hz))
-    return max(reading.reads / sheet.hbm_read + reading.writes / sheet.hbm_write, products)
+    sizes = tensor_bytes(bound, env)
+    reads = min(reading.reads, sum(sizes[id(t)] for t in bound.tensors if t.direction != "Out"))
+    writes = min(reading.writes, sum(sizes[id(t)] for t in bound.tensors if t.direction != "In"))
+    return max(reads / sheet.hbm_read + writes / sheet.hbm_write, products)
 
 
 def _interval(found: Estimate, m: Machine) -> tuple[float | None, float | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,7 @@ def committed(path: Path = FILE) -> Committed | None:
 def _read(path: Path, mtime: int) -> Committed:
     try:
         return parse(json.loads(path.read_bytes()), path.name)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise _bad(path.name, f"it is not JSON ({exc})") from None
 
 
@@ -119,6 +120,9 @@ def figures(row: Mapping[str, Any]) -> dict[str, Any]:
     found |= {k: float(row[k]) for k in ("error_median", "error_p90")}
     for k in ("spearman_median", "regret_median", "regret_worst", "top3", "resolution"):
         found[k] = None if row[k] is None else float(row[k])
+    unreal = [k for k, v in found.items() if v is not None and not math.isfinite(v)]
+    if unreal:
+        raise ValueError(f"{unreal[0]} is {found[unreal[0]]}")
     return found
 
 

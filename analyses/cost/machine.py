@@ -173,8 +173,7 @@ def _measured(target: Target, c: Calibration) -> Machine:
     slots = _alu_slots(v("issue.fma_and_minmax.warps8"))
     clock, tensor = v("clock.under.memory") * 1e6, v("clock.under.products") * 1e6
     some = max(c.family("clock.under.gemm.duty").values(), default=tensor * 1e-6) * 1e6
-    copy = max(*c.family("hbm.copy.").values(), *c.family("flight.hbm.copy.").values())
-    read = max(c.family("hbm.read.").values())
+    copy, read = c.best("hbm.copy.", "flight.hbm.copy."), c.best("hbm.read.")
     alone = 2.0 * 64 * 128 * 64 / v("tensor.wgmma.bf16.rs.n128.alone") - 2.0 * 64 * 128 * 64 / v(
         "tensor.wgmma.bf16.rs.n128"
     )
@@ -199,7 +198,7 @@ def _measured(target: Target, c: Calibration) -> Machine:
         special=v("issue.special.exp2"), wgmma=wgmma, mma_sync=v("tensor.mma_sync.bf16.warps16") / peaks[16],
         latency={**ASSUMED, **known},
         alu_slots=slots, drag=_drag(c),
-        cluster_sms={int(n): int(sms) for n, sms in c.family("cluster.sms.ctas").items()}, spread=spread(c.slug), calibrated=True, source=c.source,
+        cluster_sms={int(n): int(sms) for n, sms in c.family("cluster.sms.ctas").items() if n.isdigit()}, spread=spread(c.slug), calibrated=True, source=c.source,
         assumed=(*(n for n in ASSUMED if n not in known), *(() if c.family("cluster.sms.ctas") else ("cluster_sms",))),
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,40 @@ def test_corpus_kernels_take_no_less_than_their_floor_and_bounds(corpus: CorpusK
                 assert found.low_us is not None and found.high_us is not None
                 assert found.low_us <= found.time_us <= found.high_us
     assert made
+
+
+CLASSES = {"tensor", "hbm", "l2", "smem", "issue", "latency", "barrier wait", "occupancy", "tail", "launch"}
+
+
+@pytest.mark.parametrize("corpus", kernels(), ids=lambda k: k.name)
+def test_corpus_kernels_are_estimated_at_odd_shapes_with_a_path_that_is_part_of_the_time(corpus: CorpusKernel) -> None:
+    contract = contracts()[corpus.contract]
+    bound = kernel(corpus.path.stem, corpus.targets[0], **corpus.bindings)
+    for l2, where, i in (("cold", "boundary", 0), ("warm", "heldout", -1)):
+        shape = contract.shapes[where][i]
+        dims = solve_dims(bound, contract, shape)
+        dims |= {k: int(v) for k, v in scalar_values(bound, contract, shape).items() if float(v).is_integer()}
+        try:
+            found = estimate(bound, dims, l2=l2)
+        except CakeError as exc:
+            assert exc.diagnostic.rule == "language/where-unsatisfied"
+            continue
+        short = estimate(bound, dims, l2=l2, explain=False)
+        assert replace(found, path=(), sites=()) == short, "explained or not, it is one prediction"
+        assert found.bound_class in CLASSES and found.path
+        assert sum(s.share for s in found.path) <= 1 + 1e-9 and all(s.us >= 0 for s in found.path)
+        json.dumps(asdict(short), allow_nan=False)
+
+
+@pytest.mark.parametrize(("name", "shape", "bindings", "once"), [
+    ("softmax", {"M": 65536, "N": 4096}, {}, 2 * 65536 * 4096 * 4),  # rows pass L2 more than once
+    ("col_sums_split", {"M": 7000, "N": 7000}, {"COLS": 64, "ROWS": 64, "WARPS": 4, "SPLIT": 128}, 7000 * 7000 * 2 + 2 * 7000 * 4),
+])  # fmt: skip
+def test_the_floor_is_no_more_than_each_tensor_once(
+    name: str, shape: dict[str, int], bindings: dict[str, Any], once: int
+) -> None:
+    found = estimate(kernel(name, "sm_90a", **bindings), shape, explain=False)
+    assert found.floor_us == pytest.approx(once / 4.8e12 * 1e6, rel=1e-3)
 
 
 MEASURED = ("gemm_sm80", "gemm_sm90", "kmeans_assign", "kmeans_packed", "rmsnorm", "softmax")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,9 @@ def test_a_family_is_a_workload_and_everything_else_is_all_of_them() -> None:
     assert elsewhere.priors == () and "NVIDIA L40S" in elsewhere.note
 
 
-@pytest.mark.parametrize("wrong", [{"format": 2}, {"l2": "hot"}, {"error_median": None}, {"workloads": {"x": {}}}])
+@pytest.mark.parametrize(
+    "wrong", [{"format": 2}, {"l2": "hot"}, {"error_median": None}, {"resolution": math.nan}, {"workloads": {"x": {}}}]
+)
 def test_evidence_that_is_none_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
     path = tmp_path / "cost-ranking.json"
     assert committed(path) is None

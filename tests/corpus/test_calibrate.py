@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from analyses.cost import calibration as reading
-from cake_ir import parse, print_file
+from analyses.cost.machine import Machine
+from cake_ir import parse, print_file, targets
 from cake_ir.diagnostics import CakeError, error
 from corpus.calibrate import prepare, record, run
 from corpus.calibrate.probe import CLOCKS, Probe
@@ -327,6 +328,7 @@ def test_devices_with_a_data_sheet_only_have_no_calibration(tmp_path: Path) -> N
         ("sm_90a", "NVIDIA H20", "cake calibrate"),
         ("sm_80", "NVIDIA H200", "bind it for sm_90a"),
         ("sm_90a", "../secrets", "cake calibrate"),
+        ("sm_90a", "x" * 5000, "at most 100 characters"),
     ],
 )
 def test_unknown_devices_are_declined(target: str, name: str, advice: str, tmp_path: Path) -> None:
@@ -335,12 +337,38 @@ def test_unknown_devices_are_declined(target: str, name: str, advice: str, tmp_p
     assert rule(found) == "cost/unknown-device" and advice in found.value.diagnostic.message
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"form": "cake-calibration-1"}', "null"])
+NO_SMS = '{"form": "cake-calibration-1", "rates": {}, "device": {"sms": 0, "name": "d"}}'
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"form": "cake-calibration-1"}', "null", "[" * 100_000, NO_SMS])
 def test_a_file_that_is_no_calibration_is_said(text: str, tmp_path: Path) -> None:
     (tmp_path / "nvidia_h200.json").write_text(text)
     with pytest.raises(CakeError) as found:
         reading.find("sm_90a", None, tmp_path)
     assert rule(found) == "cost/bad-calibration"
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"classes": []}', '{"classes": {}}', '{"classes": {"all": [2, 1]}}', "[" * 100_000]
+)
+def test_a_spread_that_is_none_is_said(text: str, tmp_path: Path) -> None:
+    assert reading.spread("d", tmp_path) == {}
+    (tmp_path / "d.json").write_text(text)
+    with pytest.raises(CakeError, match=r"d\.json gives no intervals") as found:
+        reading.spread("d", tmp_path)
+    assert rule(found) == "cost/bad-calibration"
+
+
+@pytest.mark.parametrize(
+    "lacks", ["hbm.read.", ("hbm.copy.", "flight.hbm.copy."), "clock.under.memory", "issue.minmax"]
+)
+def test_a_calibration_without_a_rate_that_nothing_stands_for_says_which(lacks: Any) -> None:
+    found = reading.find("sm_90a")
+    assert found is not None
+    rates = {k: r for k, r in found.rates.items() if not k.startswith(lacks)}
+    with pytest.raises(CakeError, match=lacks if isinstance(lacks, str) else lacks[0]) as refused:
+        Machine.of(targets.get("sm_90a"), replace(found, rates=rates))
+    assert rule(refused) == "cost/rate-missing"
 
 
 # ---- the committed files ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,9 +89,33 @@ async def test_requests_without_an_order_are_refused(client: Client) -> None:
         ({"text": KMEANS, "candidates": [{"text": KMEANS}]}, "candidates several"),
         ({"candidates": [{"txt": ""}]}, "txt"),
         ({"vary": {"STAGES": [1]}}, "exactly one of an id and a text"),
+        ({"text": KMEANS, "vary": {"STAGES": [*range(1000)], "BC": [*range(1000)]}}, "1000000 candidates"),
     ):
         got = await call(client, "estimate_cost", shape=SHAPE, **arguments)
         assert got["status"] == "error" and got["code"] == "args/invalid" and says in got["summary"]
+
+
+async def test_what_no_edit_mends_says_what_does(client: Client) -> None:
+    for arguments, rule, says in (
+        ({"text": KMEANS, "device": "NVIDIA Unheard"}, "cost/unknown-device", "cake calibrate --show"),
+        (
+            {"text": SOFTMAX, "target": "sm_90a", "shape": {"M": 1, "N": 1}},
+            "language/where-unsatisfied",
+            "give a shape",
+        ),
+    ):
+        one = await call(client, "estimate_cost", **({"shape": SHAPE} | arguments))
+        several = await call(client, "estimate_cost", **({"shape": SHAPE, "sets": [{}, {"NOPE": 1}]} | arguments))
+        assert one["diagnostics"][0]["rule"] == several["data"]["rejected"][0]["rule"] == rule
+        assert says in one["next"] and says in several["next"]
+
+
+@pytest.mark.parametrize("extent", [-1, 2**31, 2**40, 1.5, True, "8", None, math.nan])
+def test_extents_that_no_tensor_has_are_refused(engine: Engine, extent: Any) -> None:
+    ref, shape = Ref(text=SOFTMAX, target="sm_90a"), {"M": extent, "N": 2048}
+    for ask in (engine.estimate, lambda r, s: engine.rank(ranking.Request([r], [{}, {}]), s)):
+        with pytest.raises(BadArgument, match="extent M must be an integer"):
+            ask(ref, shape)
 
 
 async def test_many_go_to_a_worker_and_come_back_in_order(
