@@ -89,7 +89,12 @@ def estimate_on(
 ) -> Estimate:  # fmt: skip
     """`estimate` for a machine at hand. Raises CakeError for a shape the kernel does not admit and `cost/unknown-term`."""
     check(without)
-    env, ctas = _environment(bound, shape, m.sms)
+    try:
+        env, ctas = _environment(bound, shape, m.sms)
+    except ZeroDivisionError:
+        raise CakeError(
+            error("language/shape", "language", f"'{bound.name}' divides by zero at shape {shape}: in where(...) or launch(...)", bound.span)
+        ) from None  # fmt: skip
     grid = _grid(bound, env, ctas, m, without)
     reading = read(bound, env, grid, m, m.clock_hz, l2=l2, without=without, log=explain)
     per_sm = grid.active / m.sms

@@ -195,7 +195,7 @@ def _rounds(grid: Grid, events: int) -> tuple[float, int, int, _Axis | None]:
     if copies > most:
         weight, copies = grid.busy / most, most
         rounds = -(-grid.per_sm * most // grid.busy)
-    if rounds <= 3 * copies or rounds * events <= WHOLE:
+    if rounds <= 3 * copies or rounds * max(1, events) <= WHOLE:  # a CTA without any is started all the same
         return weight, copies, int(rounds), None
     low = copies + rounds % copies if rounds % copies else 2 * copies if copies > 1 else 1
     high, room = low + copies, WHOLE // max(1, events)

@@ -86,7 +86,7 @@ def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: M
     }
     found.near = _near(bound, ops, first, found.shares, asked, visit, grid, loads)
     whole = {site: b * (1 - found.near.get(site, 0.0)) * grid.ctas * grid.average for site, b in asked.items()}
-    need = _again(places, first, asked, grid, slots, chosen, m) if gone else {}
+    need = _again(places, first, asked, grid, slots, chosen, m) if gone and slots else {}
     by_tensor: dict[int, float] = defaultdict(float)
     for site, region in ops.items():
         by_tensor[id(region.tensor)] += whole.get(site, 0.0)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
+from analyses import estimate
 from analyses.cost import reading
 from analyses.cost.machine import Machine
 from analyses.cost.simulate import Outcome
 from cake_ir import bound as B
 from cake_ir import targets
+from cake_ir.diagnostics import CakeError
 from corpus import kernels
 from tests.analyses.test_cost_simulation import RING
 from tests.analyses.toy_machine import OVERHEAD, TOY, bound_of, clocks, latency, run, toy
@@ -191,6 +194,33 @@ def test_long_kernels_take_what_all_of_them_takes(
     kernel = next(k for k in kernels() if k.name == name)
     bound = bound_of(kernel.text(), "sm_90a", **kernel.bindings)
     assert as_a_whole(bound, shape, SHEET, monkeypatch) == pytest.approx(1, abs=0.01)
+
+
+EMPTY = """
+@kernel(target="sm_90a")
+def idle(y: Out[i32, G]):
+    launch(ctas=%s)
+    unit = role(thread)
+    with unit:
+        %s
+"""
+
+
+@pytest.mark.parametrize(("ctas", "does", "g", "least_us"), [
+    ("G", "for i in range(0):\n            store(y[i], 1)", 2**31 - 1, 1e5),  # two milliards of CTAs that do nothing
+    ("G - G", "store(y[cta], 1)", 2**31 - 1, 1.0),  # no CTA, and more bytes than L2 keeps
+])  # fmt: skip
+def test_grids_that_do_nothing_are_a_launch_and_the_starts_of_their_ctas(
+    ctas: str, does: str, g: int, least_us: float
+) -> None:
+    found = estimate(bound_of(EMPTY % (ctas, does)), {"G": g}, explain=False)
+    assert math.isfinite(found.time_us) and found.time_us >= least_us
+
+
+def test_a_launch_that_divides_by_zero_is_refused() -> None:
+    with pytest.raises(CakeError, match="divides by zero") as refused:
+        estimate(bound_of(EMPTY % ("100 // (G - 4)", "store(y[cta], 1)")), {"G": 4})
+    assert refused.value.diagnostic.rule == "language/shape"
 
 
 def test_an_estimate_is_the_same_again() -> None:
