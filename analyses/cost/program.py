@@ -7,6 +7,7 @@ Long loops are cut (`Trim`): the first iterations and the last one are run, and 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,9 @@ EVENT_LIMIT = 60_000
 SHORTEST_PERIOD, LONGEST_PERIOD = 4, 12
 """Iterations between the two lengths from which a loop over rings of stages is extrapolated."""
 REPRESENTATIVES = 4
-"""Warps of one role that are simulated; each stands for as many as there are of its kind."""
+"""Warps of a role up to which all are simulated, and about so many of more."""
+KINDS = 8
+"""Kinds of a role's warps, which do the same, up to which at least one of each is simulated."""
 
 
 class TooLong(Exception):
@@ -160,16 +163,19 @@ class Program:
         for rank in sorted(set(like)) if like is not None else range(bound.launch.cluster):
             runs[rank] = []
             for role in bound.roles:
-                for instance, weight in representatives(role):
+                traced: list[_Run] = []
+                for instance in range(role.count):
                     own = list(env)
                     own[rank_slot], own[cta_slot] = rank, env[cta_slot] + rank
                     run = _Run(own, rank, role, instance, gates, limits, cut, whole or {}, budget)
                     for step in self._bodies[role.name]:
                         step(run)
-                    budget -= len(run.out)
-                    if budget < 0:
-                        raise TooLong
-                    runs[rank].append((run, weight))
+                    traced.append(run)
+                kept = representatives(role, traced)
+                budget -= sum(len(run.out) for run, _ in kept)
+                if budget < 0:
+                    raise TooLong
+                runs[rank] += kept
         like = like if like is not None else _alike(runs)
         return _folded(runs, like, len(gates), {k: sum(v) / len(v) for k, v in cut.items()})
 
@@ -364,7 +370,8 @@ def _alike(runs: Mapping[int, list[tuple[_Run, float]]]) -> list[int]:
         same = (
             r
             for r in dict.fromkeys(like)
-            if all(a.out == b.out for (a, _), (b, _) in zip(runs[r], agents, strict=True))
+            if len(runs[r]) == len(agents)
+            and all(a.out == b.out for (a, _), (b, _) in zip(runs[r], agents, strict=True))
         )
         like.append(next(same, rank))
     for rank, agents in runs.items():
@@ -384,11 +391,12 @@ def _folded(
     """The trace of a cluster: gates are numbered by whose they are, and what no first rank does is that of its first rank."""
     agents: list[Agent] = []
     of = {r: i * gates for i, r in enumerate(dict.fromkeys(like))}
-    needs = [0] * (len(of) * gates)
+    needs, starts = [0] * (len(of) * gates), dict[int, int]()
     for rank, traced in runs.items():
         first = like[rank] == rank
+        starts[rank] = len(agents)
         for i, (run, weight) in enumerate(traced):
-            events = run.out if first else agents[like[rank] * len(traced) + i].events
+            events = run.out if first else agents[starts[like[rank]] + i].events
             if first and len(of) > 1:
                 whose = iter(run.whose)
                 base = {r: of[like[r]] for r in range(len(like))} | {OWN: of[rank], ALL: 0}
@@ -441,14 +449,23 @@ def _reach(x: Any, depends: Mapping[B.ScalarVar, set[B.ScalarVar]]) -> set[B.Sca
     return own.union(*(depends[v] for v in own if v in depends))
 
 
-def representatives(role: B.Role) -> list[tuple[int, float]]:
-    """(instance, how many it stands for) of the instances that are simulated: all warpgroups and threads, a few of many warps."""
+def representatives(role: B.Role, traced: Sequence[_Run]) -> list[tuple[_Run, float]]:
+    """The instances that are simulated, with how many each stands for: all warpgroups and threads; of many warps some of each kind,
+    which do the same, and, where there are more kinds than a few, some that stand for their neighbours."""
     if role.unit != "warp" or role.count <= REPRESENTATIVES:
-        return [(i, 1.0) for i in range(role.count)]
-    # the first one for itself: programs give it more to do
-    rest, others = role.count - 1, REPRESENTATIVES - 1
-    edges = [1 + round(i * rest / others) for i in range(others + 1)]
-    return [(0, 1.0), *((edges[i], float(edges[i + 1] - edges[i])) for i in range(others))]
+        return [(run, 1.0) for run in traced]
+    kinds: dict[Any, list[_Run]] = {}
+    for run in traced:
+        kinds.setdefault(tuple(run.out), []).append(run)
+    if len(kinds) > KINDS:
+        return _some(traced, REPRESENTATIVES)
+    return [x for same in kinds.values() for x in _some(same, max(1, round(REPRESENTATIVES * len(same) / role.count)))]
+
+
+def _some(runs: Sequence[_Run], kept: int) -> list[tuple[_Run, float]]:
+    """So many of these, which stand for all."""
+    edges = [round(i * len(runs) / kept) for i in range(kept + 1)]
+    return [(runs[a], float(b - a)) for a, b in itertools.pairwise(edges)]
 
 
 def _number(f: Callable[[list[Any]], Any], env: list[Any]) -> int:
