@@ -165,6 +165,8 @@ def shown(directory: Path, only: str, device: str = "") -> Result:
         for name, r in c.rates.items()
         if name.startswith(only)
     ]  # fmt: skip
+    if only and found and not rows:
+        raise BadArgument(f"no recorded rate begins with {only!r}", "`cake calibrate --show` lists all of them")
     measured = {c.slug for c in found}
     sheets = [d for d in DATASHEET if slug(d) not in measured]
     words = "; ".join(f"{c.source}, NVRTC {c.compiler}" for c in found) or "nothing is calibrated"

@@ -244,7 +244,8 @@ def show_estimate(result: Result) -> None:
     for x in data.get("advice", ()):
         out.print(f"[green]try[/] {escape(x['title'])}: {escape(x['why'])}")
     bounds = ", ".join(f"{k} {_cell(v)}" for k, v in data.get("bounds_us", {}).items())
-    out.print(f"[dim]{escape(f'us that each resource needs alone: {bounds}')}[/dim]")
+    if bounds:  # a refusal has none
+        out.print(f"[dim]{escape(f'us that each resource needs alone: {bounds}')}[/dim]")
     for text in data.get("assumptions", ()):
         out.print(f"[dim]{escape(text)}[/dim]")
 

@@ -289,6 +289,8 @@ def test_the_command_orders_files_and_lists_records(tmp_path: Path, engine: Engi
     got = CliRunner().invoke(cli, [*asked, "--workspace", str(tmp_path / "none")])
     assert got.exit_code == 0 and "WARPS=4" in got.output and "rejected WARPS=9" in got.output, got.output
     assert not (tmp_path / "none").exists(), "looking makes no workspace"
+    refused = CliRunner().invoke(cli, ["estimate", "/dev/null", "--shape", "M=1", "--no-gpu"])
+    assert refused.exit_code == 1 and "language/empty" in refused.output and "resource needs" not in refused.output
     engine.report_failure(symptom="mispredicted_time", measurement_id=kept(engine, {}, 3.0))
     listed = CliRunner().invoke(cli, ["calibrate", "--records", "--json", "--workspace", str(engine.config.workspace)])
     assert json.loads(listed.output)["data"]["rows"][0]["kernel"] == "softmax"
