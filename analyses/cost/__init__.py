@@ -1,4 +1,4 @@
-"""The cost model: a kernel's time at a shape from measured rates, or from data-sheet rates and marked so. A prediction, never a measurement."""
+"""The cost model: a kernel's time at a shape from measured rates, or from data-sheet rates and marked so. It predicts, never measures."""
 
 from __future__ import annotations
 

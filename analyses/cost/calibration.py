@@ -162,7 +162,8 @@ def _spread(path: Path, mtime: int) -> Mapping[str, tuple[float, float]]:
         return found
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as exc:
         raise CakeError(
-            error("cost/bad-calibration", "performance", f"{path.name} gives no intervals ({exc}); make it with `python -m corpus.ranking spread`",
+            error("cost/bad-calibration", "performance",
+                  f"{path.name} gives no intervals ({exc}); make it with `python -m corpus.ranking spread`",
                   contract="corpus/calibration/spread/ holds what `corpus.ranking.spread` wrote.")
         ) from None  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Time, bounds and schedule of one kernel at one shape, from the rates of a device.
 
 `analyses.cost.machine` holds the rates (measured where the device has a calibration), `work` what each op asks, `reading` what the SM with
-most CTAs takes; here come the limits of the whole device, the clock under tensor load and the launch. docs/cost-model.md explains every term. What is not modelled is listed in `assumptions`.
+most CTAs takes; here come the limits of the whole device, the clock under tensor load and the launch.
+docs/cost-model.md explains every term. What is not modelled is listed in `assumptions`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cake_ir.arithmetic import compile_sx
 from cake_ir.diagnostics import CakeError, error
 
 ASSUMPTIONS = (
-    "each input is read from HBM once and each output written once; what CTAs read at the same time crosses L2 once",
+    "inputs come from HBM once and again where L2 no longer keeps them; what CTAs read at the same time crosses L2 once",
     "roles overlap with each other, steps of one role do not, except asynchronous copies and products that are not waited for",
     "loops over data run once, branches on data are not taken",
     "bank conflicts, register moves and what other kernels leave in L2 are not modelled",
@@ -93,7 +94,7 @@ def estimate_on(
         env, ctas = _environment(bound, shape, m.sms)
     except ZeroDivisionError:
         raise CakeError(
-            error("language/shape", "language", f"'{bound.name}' divides by zero at shape {shape}: in where(...) or launch(...)", bound.span)
+            error("language/shape", "language", f"'{bound.name}' divides by zero at shape {shape}, in where or launch", bound.span)
         ) from None  # fmt: skip
     grid = _grid(bound, env, ctas, m, without)
     reading = read(bound, env, grid, m, m.clock_hz, l2=l2, without=without, log=explain)
@@ -121,8 +122,10 @@ def estimate_on(
     time_us = inside * 1e6 + launch_us
     floor = _floor(bound, env, reading, m)
     found = Estimate(
-        time_us=time_us, floor_us=floor * 1e6, bound_by=max(bounds, key=lambda r: bounds[r]), limited_by="", bounds_us={k: v * 1e6 for k, v in bounds.items()},
-        ctas=ctas, ctas_per_sm=grid.resident, waves=ctas / (grid.sms * grid.resident), cta_us=reading.cta / clock * 1e6, launch_us=launch_us,
+        time_us=time_us, floor_us=floor * 1e6, bound_by=max(bounds, key=lambda r: bounds[r]), limited_by="",
+        bounds_us={k: v * 1e6 for k, v in bounds.items()},
+        ctas=ctas, ctas_per_sm=grid.resident, waves=ctas / (grid.sms * grid.resident), cta_us=reading.cta / clock * 1e6,
+        launch_us=launch_us,
         limiters=(), tensor_flop=reading.flop, hbm_bytes=reading.reads + reading.writes, l2_bytes=reading.l2_reads + reading.l2_writes,
         target=bound.target.name, shape=dict(shape), calibrated=m.calibrated, assumptions=(*_rates(m), *ASSUMPTIONS), device=m.name,
         source=m.source, clock_mhz=clock / 1e6, l2=l2, sites=sites(reading.trace) if explain else (),
@@ -164,7 +167,7 @@ def _floor(bound: B.BoundKernel, env: list[Any], reading: Reading, m: Machine) -
 
 
 def _interval(found: Estimate, m: Machine) -> tuple[float | None, float | None]:
-    """Between what nine in ten measured times of kernels of this bound class lay; None where nobody has compared: then nothing is claimed."""
+    """Where nine in ten measured times of kernels of this bound class lay; None where nobody has compared: nothing is claimed then."""
     spread = m.spread.get(found.bound_class) or m.spread.get("all")
     return (found.time_us * spread[0], found.time_us * spread[1]) if spread else (None, None)
 

@@ -42,7 +42,8 @@ H200 (30 clusters of 4, 15 of 8, 7 of 16)."""
 
 LATENCIES: Mapping[str, str] = {
     "tma": "tma.latency.l2", "tma_hbm": "tma.latency.hbm",
-    "far": "barrier.mbarrier.to_other_cta", "hop": "barrier.mbarrier.thread_to_group", "passed": "barrier.mbarrier.waited", "release": "barrier.mbarrier.release_cluster",
+    "far": "barrier.mbarrier.to_other_cta", "hop": "barrier.mbarrier.thread_to_group", "passed": "barrier.mbarrier.waited",
+    "release": "barrier.mbarrier.release_cluster",
     "named": "barrier.named.role.groups1", "cluster": "barrier.cluster.ctas2", "fence": "barrier.fence_async",
     "launch_us": "launch.graph.all_sms", "dependent_us": "launch.dependent.all_sms",
 }  # fmt: skip
@@ -53,14 +54,17 @@ LATENCIES: Mapping[str, str] = {
 class Machine:
     """One device.
 
-    sms; clocks in Hz: without load, with the tensor cores busy some of the time, and all of it; `hbm_read`, `hbm_write`, `l2` (distinct lines read), `l2_write` in bytes
-    per second of the device; `port` (what copies of lines that others read too bring into an SM; `port_alone`, `write_alone`: of one SM, in and out) `smem`, and `far` (shared memory of another CTA of the cluster) in bytes per clock and SM;
+    sms; clocks in Hz: without load, with the tensor cores busy some of the time, and all of it; `hbm_read`, `hbm_write`, `l2` (distinct
+    lines read), `l2_write` in bytes per second of the device; `port` (what copies of lines that others read too bring into an SM;
+    `port_alone`, `write_alone`: of one SM, in and out), `smem`, and `far` (shared memory of another CTA of the cluster) in bytes per clock
+    and SM;
     `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM by
     form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
     keeps others away; `l2_keeps`: bytes up to which a footprint stays in L2 from launch to launch, and from which nothing of it does;
     `drag`: how issue slots slow products down (see `_drag`). `cluster_sms`: on how many
     SMs clusters of so many CTAs run.
-    `spread`: by bound class, between which multiples of a prediction measured times lie. `calibrated` and `source` say where all this comes from; `assumed`: latencies that come from
+    `spread`: by bound class, between which multiples of a prediction measured times lie. `calibrated` and `source` say where
+    all this comes from; `assumed`: latencies that come from
     `ASSUMED` all the same, because nothing measures them or the calibration is older than what does.
     """
 
@@ -153,8 +157,10 @@ def _sheet(target: Target) -> Machine:
     clock, sms = target.rate("clock_hz"), target.value("sm_count")
     per_sm, hbm = _fact(target, "l2_bytes_per_clk_per_sm", 64), target.rate("hbm_bytes_per_s")
     return Machine(
-        name=target.product, sms=sms, clock_hz=clock, clock_some_hz=clock, clock_tensor_hz=clock, hbm_read=hbm, hbm_write=hbm, l2=per_sm * sms * clock, l2_write=per_sm * sms * clock / 2,
-        port=per_sm, port_alone=2 * per_sm, write_alone=per_sm / 2, smem=_fact(target, "smem_bytes_per_clk", 128), far=16.0, fma=_fact(target, "fp32_lanes", 128),
+        name=target.product, sms=sms, clock_hz=clock, clock_some_hz=clock, clock_tensor_hz=clock, hbm_read=hbm, hbm_write=hbm,
+        l2=per_sm * sms * clock, l2_write=per_sm * sms * clock / 2,
+        port=per_sm, port_alone=2 * per_sm, write_alone=per_sm / 2, smem=_fact(target, "smem_bytes_per_clk", 128),
+        far=16.0, fma=_fact(target, "fp32_lanes", 128),
         alu=_fact(target, "alu_per_clk", 64), special=_fact(target, "sfu_per_clk", 16), shuffle=_fact(target, "shuffle_per_clk", 32),
         latency=ASSUMED, wgmma={}, mma_sync=_fact(target, "mma_sync_fraction", 1.0), flop=_peaks(target),
         source=f"data sheet of the {target.product}",
@@ -193,12 +199,17 @@ def _measured(target: Target, c: Calibration) -> Machine:
             - known.get("passed", ASSUMED["passed"]),
         )
     return replace(
-        sheet, name=c.device, sms=c.sms, clock_hz=clock, clock_some_hz=min(clock, some), clock_tensor_hz=tensor, hbm_read=read, hbm_write=1 / (2 / copy - 1 / read),
-        l2=v("l2.read"), l2_write=max(c.family("flight.l2.write.").values(), default=v("l2.read") / 2), port=v("tma.l2.same.rows256"), port_alone=v("tma.l2.one_cta.rows256"), write_alone=c.rates["tma.store.one_cta.rows128"].value if "tma.store.one_cta.rows128" in c.rates else 32.0, smem=v("smem.load.16B"), far=c.rates["dsmem.store.all"].value if "dsmem.store.all" in c.rates else 16.0, fma=v("issue.fma.warps8"), alu=v("issue.minmax"),
+        sheet, name=c.device, sms=c.sms, clock_hz=clock, clock_some_hz=min(clock, some),
+        clock_tensor_hz=tensor, hbm_read=read, hbm_write=1 / (2 / copy - 1 / read),
+        l2=v("l2.read"), l2_write=max(c.family("flight.l2.write.").values(), default=v("l2.read") / 2),
+        port=v("tma.l2.same.rows256"), port_alone=v("tma.l2.one_cta.rows256"),
+        write_alone=c.rates["tma.store.one_cta.rows128"].value if "tma.store.one_cta.rows128" in c.rates else 32.0, smem=v("smem.load.16B"),
+        far=c.rates["dsmem.store.all"].value if "dsmem.store.all" in c.rates else 16.0, fma=v("issue.fma.warps8"), alu=v("issue.minmax"),
         special=v("issue.special.exp2"), wgmma=wgmma, mma_sync=v("tensor.mma_sync.bf16.warps16") / peaks[16],
         latency={**ASSUMED, **known},
         alu_slots=slots, drag=_drag(c),
-        cluster_sms={int(n): int(sms) for n, sms in c.family("cluster.sms.ctas").items() if n.isdigit()}, spread=spread(c.slug), calibrated=True, source=c.source,
+        cluster_sms={int(n): int(sms) for n, sms in c.family("cluster.sms.ctas").items() if n.isdigit()},
+        spread=spread(c.slug), calibrated=True, source=c.source,
         assumed=(*(n for n in ASSUMED if n not in known), *(() if c.family("cluster.sms.ctas") else ("cluster_sms",))),
     )  # fmt: skip
 
@@ -237,9 +248,10 @@ def _alu_slots(mixed: float) -> float:
 
 
 def _drag(c: Calibration) -> tuple[float, float, float]:
-    """(fma, alu, free) of the law  product = alone + max(0, fma x F + alu x A - free x alone):  F clocks of issue slots for multiply-adds, A for
-    others run meanwhile. Least squares over the `behind` rates of three warpgroups whose loops multiply-add first (loops that change
-    accumulators in place by ALU instructions measure the copies that the compiler makes of them) and that the ALU pipe does not fill."""
+    """(fma, alu, free) of the law  product = alone + max(0, fma x F + alu x A - free x alone):  F clocks of issue slots for multiply-adds,
+    A for others run meanwhile. Least squares over the `behind` rates of three warpgroups whose loops multiply-add first (loops that
+    change accumulators in place by ALU instructions measure the copies that the compiler makes of them) and that the ALU pipe does not
+    fill."""
     rows, longer = [], []
     for name, clocks in c.family("behind.").items():
         found = re.fullmatch(r"n128\.groups3\.fma([1-9])\.alu(\d)", name)

@@ -14,7 +14,8 @@ from analyses.cost.simulate import Log, Outcome
 LEAST = 0.01
 """Steps with a smaller share of the time are left out."""
 _WAITING = {
-    Kind.WAIT: "waits for {subject}", Kind.SYNC: "waits at {name}", Kind.WGMMA_WAIT: "waits for products", Kind.BULK_WAIT: "waits for stores",
+    Kind.WAIT: "waits for {subject}", Kind.SYNC: "waits at {name}", Kind.WGMMA_WAIT: "waits for products",
+    Kind.BULK_WAIT: "waits for stores",
     Kind.CP_WAIT: "waits for copies",
 }  # fmt: skip
 

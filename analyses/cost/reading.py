@@ -32,9 +32,9 @@ INFINITE = 1e18
 @dataclass
 class Reading:
     """clocks: of the SM with most CTAs, from its first CTA's start to its last one's end; cta: of one CTA that has the SM with its
-    neighbours. busy: clocks that each server of an SM works for `ctas` CTAs like the first; reads, writes: bytes of device memory; l2_reads,
-    l2_writes: bytes that pass L2, once for CTAs that ask at the same time. outcome: the longest simulation, logged when asked for; trace:
-    its trace."""
+    neighbours. busy: clocks that each server of an SM works for `ctas` CTAs like the first; reads, writes: bytes of device memory;
+    l2_reads, l2_writes: bytes that pass L2, once for CTAs that ask at the same time. outcome: the longest simulation, logged when asked
+    for; trace: its trace."""
 
     clocks: float
     cta: float
@@ -251,8 +251,8 @@ def _step(n: int, trips: float) -> int:
 
 def _stretch(bound: B.BoundKernel, env: list[Any], grid: Grid) -> float:
     """How much longer the launch takes than its first CTA when not all persistent CTAs are there from the start: those that come later
-    start when the first ones with the fewest tiles are done. 0 for a kernel that is not persistent, whose CTAs have a tile each, or that has
-    more than two rounds of CTAs: those are run one after the other."""
+    start when the first ones with the fewest tiles are done. 0 for a kernel that is not persistent, whose CTAs have a tile each, or that
+    has more than two rounds of CTAs: those are run one after the other."""
     own = {bound.builtins["cluster_id"], bound.builtins["cta"]}
     loop = next((s for s in bound.body if isinstance(s, B.For) and own & B.sx_vars(s.start)), None)
     if loop is None:
@@ -283,7 +283,8 @@ def _rates(m: Machine, clock_hz: float, grid: Grid, moved: Traffic, without: fro
         hbm=INFINITE if "hbm" in without else min(m.hbm_read / clock_hz / active, port),
         hbm_write=INFINITE if "hbm" in without else min(m.hbm_write / clock_hz / active, port),
         latency_l2=late * m.latency["load"], latency_hbm=late * m.latency["load_hbm"], copy_l2=late * m.latency["tma"],
-        copy_hbm=late * m.latency["tma_hbm"], shares=moved.shares, misses=moved.misses, late=moved.late, near=moved.near, l1=m.smem, latency_l1=late * m.latency["l1"],
+        copy_hbm=late * m.latency["tma_hbm"], shares=moved.shares, misses=moved.misses, late=moved.late, near=moved.near,
+        l1=m.smem, latency_l1=late * m.latency["l1"],
     )  # fmt: skip
 
 
@@ -294,6 +295,7 @@ def _costs(m: Machine, cluster: int, without: frozenset[str]) -> Costs:
         passed=wait * latency["passed"], hop=wait * latency["hop"], far=wait * latency["far"], named=wait * latency["named"],
         cluster=wait * latency["cluster"], local=wait, smem_load=0.0 if "load latency" in without else latency["smem_load"],
         wgmma=0.0 if "load latency" in without else latency["wgmma"], mma=0.0 if "load latency" in without else latency["mma"],
-        turnaround=0.0 if "launch" in without else latency["turnaround"] + (latency["cluster"] if cluster > 1 else 0.0), gap=0.0 if "launch" in without else latency["cta_start"], free=m.drag[2], drag=0.0 if "interference" in without else 1.0,
+        turnaround=0.0 if "launch" in without else latency["turnaround"] + (latency["cluster"] if cluster > 1 else 0.0),
+        gap=0.0 if "launch" in without else latency["cta_start"], free=m.drag[2], drag=0.0 if "interference" in without else 1.0,
         pipes="issue" not in without, smem="smem" not in without, tensor="tensor" not in without, queues="residency" not in without,
     )  # fmt: skip

@@ -259,7 +259,7 @@ def _access(op: B.Op, m: Machine, warps: int, w: Work, count: Count) -> None:
         w["smem"] += max(instructions, unique / (m.far if far else m.smem))
         count.add("issue", instructions)
     else:
-        # lanes of an accumulator store 16 bytes of a row each time when elements have 16 bits: half a sector, which costs four times as much
+        # lanes of an accumulator store 16 bytes of a row each time when elements have 16 bits: half a sector, which costs four times more
         halves = (
             op.name == "store"
             and kind is not None

@@ -1,6 +1,7 @@
 """The interval of predictions: how measured times of the development set lie around what the model says, by bound class.
 
-`python -m corpus.ranking spread` writes `corpus/calibration/spread/<device>.json`, which `analyses.cost` reads. The test set has no part in it.
+`python -m corpus.ranking spread` writes `corpus/calibration/spread/<device>.json`, which `analyses.cost` reads.
+The test set has no part in it.
 """
 
 from __future__ import annotations

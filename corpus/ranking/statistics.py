@@ -5,9 +5,9 @@ At a shape let m_i be the measured and p_i the predicted time of candidate i.
 Noise. Two candidates cannot be told apart when their measured times differ by less than tau, tau = max(1 %, twice the A/A difference of
 the shape): |m_i / m_j - 1| < tau with m_i >= m_j. Such pairs are left out of everything that is about order.
 
-Thinning. Of a shape at most MOST (12) candidates are kept, in the order of drawing: the first MOST / 2 that take more than NEAR (1.5) times the
-best, the first others up to MOST, and of the slow ones no more than of the others, so that at least half are near the best: the order of schedules
-that nobody would run says little. Fewer than LEAST (8) make no shape. Predictions have no part in it.
+Thinning. Of a shape at most MOST (12) candidates are kept, in the order of drawing: the first MOST / 2 that take more than NEAR (1.5) times
+the best, the first others up to MOST, and of the slow ones no more than of the others, so that at least half are near the best: the order
+of schedules that nobody would run says little. Fewer than LEAST (8) make no shape. Predictions have no part in it.
 
 Rank correlation. With S_ij = sign(m_i - m_j) and P_ij = sign(p_i - p_j), and both 0 for pairs that cannot be told apart, let r_i and
 q_i be the row sums. rho = sum r_i q_i / sqrt(sum r_i^2 sum q_i^2). Where there are no ties, r_i = 2 rank_i - n - 1, so that rho is

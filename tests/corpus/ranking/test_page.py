@@ -66,15 +66,12 @@ def test_an_axis_keeps_what_lies_outside_on_its_edge() -> None:
     assert [axis.at(v) for v in (0.5, 1, 10, 100, 1000)] == pytest.approx([0, 0, 100, 200, 200])
 
 
-@pytest.mark.skipif(not figures.PATH.exists(), reason="no test set has been measured")
 def test_the_committed_figures_follow_from_the_committed_points() -> None:
     assert figures.held() == []
 
 
 @pytest.mark.parametrize("name", ["development", "test"])
 def test_committed_points_are_compact_and_each_shape_has_enough_of_them(name: str) -> None:
-    if not points.path(name).exists():
-        pytest.skip("not measured")
     assert points.path(name).stat().st_size < 1_500_000
     found = points.read(name)
     near = [r for r in figures.shapes(found) if r.points]
