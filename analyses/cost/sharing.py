@@ -67,7 +67,7 @@ def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: M
                     amount = code.pieces * region_bytes(code.region) * part * mult * a.weight / bound.launch.cluster
                     summed[id(t)] += amount
                 own[code.site] += code.l2 * part * mult
-                if code.kind == Kind.LOAD:
+                if code.kind == Kind.LOAD and not code.name.startswith("atomic_"):  # those pass L1
                     loads.add(code.site)
                 asked[code.site] += code.l2 * part * mult * a.weight / bound.launch.cluster
         for site, amount in own.items():

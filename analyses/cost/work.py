@@ -31,9 +31,11 @@ _LOGIC = frozenset({"&", "|", "^", "~"})
 _SPECIAL = frozenset({"exp2", "rcp", "rsqrt", "log2", "sqrt", "tanh"})
 _FREE = frozenset({"neg", "abs", "bitcast"})
 """Operand modifiers of the instruction that reads the value, or nothing at all."""
-ATOMIC, ATOMIC_GATHERED = 2.45, 5.5
-"""An atomic on global memory keeps L2 as long as reading its 32-byte sectors so many times. On an H200 that reads 9.3 TB/s from L2, sums
-into rows of one's own run at 3.8 TB/s (red.f32, whatever its width); into a million rows that data choose at 1.4 to 1.7 TB/s."""
+ATOMIC, ATOMIC_GATHERED, ATOMIC_RETURNED = 2.45, 2.85, 2.0
+"""An atomic on global memory keeps L2 as long as writing its 32-byte sectors so many times; one that returns the old value, which takes
+the way of reads, as long as reading them so many times more. On an H200 that writes 4.6 TB/s to L2 and reads 9.3, sums into rows that other
+CTAs add to run at 1.7 to 1.8 TB/s (red.f32, whatever its width; into rows of one's own at 3.8), into rows that data choose at 1.4 to
+1.7."""
 OVERHEAD = 1.15
 """Instructions that the counts leave out, as a factor on issue slots."""
 COPY_ISSUE = 12
@@ -208,7 +210,11 @@ def op_work(op: B.Op, m: Machine, cluster: int, warps: int, folded: Folded = fro
         _access(op, m, warps, w, count)
     elif name.startswith("atomic_"):
         gathered = any(d.kind == "gather" for d in o["region"].dims)
-        w["l2"] += (ATOMIC_GATHERED if gathered else ATOMIC) * _sectors(o["region"])
+        moved = (ATOMIC_GATHERED if gathered else ATOMIC) * _sectors(o["region"])
+        if op.results:
+            moved *= ATOMIC_RETURNED
+            w["port"] += moved
+        w["l2"] += moved
         count.add("alu", 3 * max(1.0, region_bytes(o["region"]) / 128))
     elif name.split("_")[0] in ("row", "col") or name in ("pick", "shift", "transpose"):
         _reduction(op, warps, count)
