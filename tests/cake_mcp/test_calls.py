@@ -263,8 +263,12 @@ def test_a_fallback_is_told_on_stderr_unless_the_caller_says_otherwise(
     cu: FakeCuda, torch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, c, sq = arrays(torch)
+    configured = structlog.get_config()
     structlog.reset_defaults()
-    kmeans_assign(torch.Tensor((2, 500, 64), offset=2), c, c_sq=sq)
+    try:
+        kmeans_assign(torch.Tensor((2, 500, 64), offset=2), c, c_sq=sq)
+    finally:  # tests that come later log as they did
+        structlog.configure(**configured)
     told = capsys.readouterr()
     assert "cake.fallback" in told.err and told.out == ""
 
