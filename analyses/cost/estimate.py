@@ -16,7 +16,7 @@ from analyses.cost.path import Step, critical_path
 from analyses.cost.reading import Grid, Reading, read
 from analyses.cost.sharing import L2, tensor_bytes
 from analyses.cost.sites import Site, sites
-from analyses.cost.terms import check
+from analyses.cost.terms import BOUNDS, FIRST, check
 from analyses.cost.work import SHARED
 from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
@@ -35,9 +35,9 @@ class Estimate:
     """All times in microseconds; docs/cost-model.md explains every field.
 
     bounds_us: time each resource needs if nothing else cost anything (the roofline); bound_by is the largest. limited_by: what this
-    schedule waits for: a resource, "role NAME" (its steps are in order), "copy latency" (a ring with too few stages), "latency" (too
-    little work on an SM to fill the time that loads and barriers take), hbm or l2. floor_us: what no schedule beats on this device
-    (compulsory bytes and tensor work at the rates of the datasheet). clock_mhz: the SM clock that the time was made with.
+    schedule waits for: the resource that works most of the time, else "barriers", "latency" (of loads), "products", "stores" or
+    "issue". floor_us: what no schedule beats on this device (each tensor at most once, and tensor work, at the rates of the datasheet).
+    clock_mhz: the SM clock that the time was made with.
     calibrated: whether the rates were measured on `device`; source: when and how."""
 
     time_us: float
@@ -172,8 +172,6 @@ def _interval(found: Estimate, m: Machine) -> tuple[float | None, float | None]:
     return (found.time_us * spread[0], found.time_us * spread[1]) if spread else (None, None)
 
 
-APART = 0.8
-"""CTAs do not all end at one time, so some operations on a line are over before the last CTA comes to its own."""
 BUSY = 0.75
 """A resource that works so much of the time is what a schedule is limited by."""
 
@@ -191,14 +189,12 @@ def _limited(reading: Reading) -> str:
 def _class(found: Estimate, reading: Reading, grid: Grid) -> str:
     """The bound class in one run: shares of the time."""
     outside = found.launch_us / found.time_us if found.time_us else 1.0
-    if outside >= 0.5:
+    if outside >= FIRST["launch"]:
         return "launch"
     if found.limited_by in reading.busy:
-        return {"port": "l2", "fma": "issue", "alu": "issue", "sfu": "issue", "shuffle": "issue"}.get(
-            found.limited_by, found.limited_by
-        )
+        return BOUNDS.get(found.limited_by, found.limited_by)
     idle = 1 - grid.ctas / (grid.sms * grid.per_sm) if grid.ctas > grid.sms else 0.0
-    if idle >= 0.25:
+    if idle >= FIRST["wave"]:
         return "tail"
     return "barrier wait" if found.limited_by == "barriers" else "latency" if found.limited_by != "issue" else "issue"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analyses.cost.terms import TERMS
+from analyses.cost.terms import BOUNDS, FIRST, TERMS
 from analyses.cost.work import PIPES
 from cake_ir import bound as B
 
@@ -25,11 +25,6 @@ CLASSES: Mapping[str, str] = {
     "load latency": "latency", "ring": "latency", "barriers": "barrier wait", "wave": "tail", "launch": "launch",
 }  # fmt: skip
 """The bound class of a program whose dearest term is this. `residency` is none: what CTAs of an SM share is."""
-BOUNDS: Mapping[str, str] = {"fma": "issue", "alu": "issue", "sfu": "issue", "shuffle": "issue", "port": "l2"}
-"""Classes of resources that are not called like theirs."""
-FIRST: Mapping[str, float] = {"launch": 0.5, "wave": 0.25}
-"""Terms that are the class from this share of the time on, whatever the resources cost: while no SM or not every SM has a CTA, a faster
-resource is of little use. (The profile's classes begin with the same two, docs/measuring.md.)"""
 LEAST = 0.02
 """A part of the time below which a term limits nothing: several hide each other then, and the busiest resource is the class."""
 NOTHING = 0.001

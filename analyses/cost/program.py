@@ -2,7 +2,7 @@
 
 A bound kernel is compiled once into closures; `Program.trace` then gives, for one shape, a list of events per role instance. Index
 arithmetic and loops are executed, data are not: what depends on loaded values takes one round, branches on them are not taken.
-Long loops are cut (`Trim`): the first iterations and the last one are run, and the simulation extrapolates.
+Long loops are cut (`limits`): the first iterations and the last one are run, and the simulation extrapolates.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from analyses.cost.code import Code, Kind, code_of
@@ -33,13 +33,6 @@ KINDS = 8
 
 class TooLong(Exception):
     """A trace beyond EVENT_LIMIT."""
-
-
-@dataclass(frozen=True)
-class Trim:
-    """How many iterations of each long loop are run; `least` where nothing is said."""
-
-    limits: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass

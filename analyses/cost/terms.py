@@ -27,6 +27,11 @@ TERMS: Mapping[str, str] = {
     "launch": "a launch, the start of CTAs and their first load take time",
 }
 """What each term says; without it, the opposite holds."""
+BOUNDS: Mapping[str, str] = {"fma": "issue", "alu": "issue", "sfu": "issue", "shuffle": "issue", "port": "l2"}
+"""Classes of resources that are not called like theirs."""
+FIRST: Mapping[str, float] = {"launch": 0.5, "wave": 0.25}
+"""Terms that are the class from this share of the time on, whatever the resources cost: while no SM or not every SM has a CTA, a faster
+resource is of little use. (The profile's classes begin with the same two, docs/measuring.md.)"""
 
 
 def check(without: frozenset[str]) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from analyses.cost.terms import TERMS
 from cake_ir.diagnostics import CakeError
+from tests.analyses.test_cost_explain import TURN
 from tests.analyses.test_cost_grid import WORK
 from tests.analyses.test_cost_simulation import MEET, PRODUCT, RING
 from tests.analyses.test_cost_traffic import COPIES, STORES, TWICE
@@ -17,21 +18,6 @@ BUSY = toy(
     latency=latency(cta_start=50, turnaround=100, start=200),
 )  # fmt: skip
 """A machine on which everything takes time."""
-SHUFFLED = """
-@kernel(target="sm_90a")
-def shuffled(x: In[f32, 64, 64], y: Out[f32, G, 64, 64], trips: i32):
-    launch(ctas=G)
-    units = role(warp, count=8)
-    tile = smem(f32, 64, 64)
-    with units as w:
-        v = load(x[8 * w:, :], vec(4, 16)[8, 64])
-        for t in range(trips):
-            store(tile.rows(8 * w, 8), v)
-            sync(warp)
-            v = load(tile.rows(8 * w, 8), vec(4, 16)[8, 64])
-            sync(warp)
-        store(y[cta, 8 * w:, :], v)
-"""
 PROGRAMS = {
     "product": (bound_of(PRODUCT, WG=3), {"G": 4, "trips": 50}),
     "product of one warpgroup": (bound_of(PRODUCT, WG=1), {"G": 4, "trips": 50}),
@@ -45,7 +31,7 @@ PROGRAMS = {
     "two passes": (bound_of(TWICE), {"M": 8, "D": 2048}),
     "stores": (bound_of(STORES), {"G": 4, "N": 64, "n": 40, "busy": 20}),
     "meetings": (bound_of(MEET.replace("SCOPE", "cluster")), {"G": 4, "trips": 20}),
-    "through shared memory": (bound_of(SHUFFLED), {"G": 8, "trips": 40}),
+    "through shared memory": (bound_of(TURN), {"G": 8, "trips": 40}),
 }
 
 
