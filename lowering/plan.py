@@ -38,6 +38,8 @@ DTYPE_BYTES: dict[str, int] = {
 }  # fmt: skip
 """Bytes of one element in global memory."""
 
+MAX_BYTES = 1 << 48
+"""No tensor is larger: more than any device can address."""
 MAX_RANK = 5
 MAX_BOX = 256
 MAX_DIM = 1 << 32

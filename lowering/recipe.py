@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from cake_ir.fault import CakeError, fault
-from lowering.plan import DTYPE_BYTES, Arg, LaunchPlan, Manifest, MapSpec, TensorMapPlan, validate
+from lowering.plan import DTYPE_BYTES, MAX_BYTES, Arg, LaunchPlan, Manifest, MapSpec, TensorMapPlan, validate
 from lowering.sizes import expression
 
 WORKSPACE_ALIGN = 256
 """Bytes to which each workspace of a call starts: what CUDA's own allocations are aligned to."""
 
-MAX_BYTES = 1 << 48
-"""No tensor is larger: more than any device can address."""
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -85,8 +83,11 @@ def concrete(
         named = {t["name"]: t for t in recipe["tensors"]} | spaces
         shapes = {name: tuple(int(size(e)) for e in t["extents"]) for name, t in named.items()}
         for name, shape in shapes.items():
-            if min(shape, default=0) < 0 or math.prod(shape) * DTYPE_BYTES[named[name]["dtype"]] > MAX_BYTES:
+            if min(shape, default=0) < 0:
                 _bad(f"{name} has the extents {shape}")
+            if math.prod(shape) * DTYPE_BYTES[named[name]["dtype"]] > MAX_BYTES:
+                raise fault("lowering/shape-not-admitted", f"{name} has the extents {shape}: more bytes than a device can address",
+                            contract=f"A tensor has at most {MAX_BYTES} bytes.")  # fmt: skip
         offsets, end = {}, 0
         for name, t in spaces.items():
             offsets[name] = end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,18 @@ from cake_ir.facts import EXTENT_MAX, INT_MAX
 from lowering.emission.context import Context, Record
 from lowering.emission.kernel import parameters
 from lowering.emission.scalars import sx_text
-from lowering.plan import TIMELINE_ARGS, Arg, ArgSpec, LaunchPlan, Manifest, MapSpec, Promise, TensorMapPlan, validate
+from lowering.plan import (
+    MAX_BYTES,
+    TIMELINE_ARGS,
+    Arg,
+    ArgSpec,
+    LaunchPlan,
+    Manifest,
+    MapSpec,
+    Promise,
+    TensorMapPlan,
+    validate,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +212,8 @@ def _fits_32_bits(bound: BoundKernel, env: list[Any], dims: dict[str, int]) -> N
         for e in t.extents:
             if compile_sx(e)(env) > EXTENT_MAX:
                 raise _bad(f"an extent of {t.name} is above {EXTENT_MAX} for {_shape(dims)}", t.span)
+        if math.prod(compile_sx(e)(env) for e in t.extents) * t.dtype.bytes > MAX_BYTES:
+            raise _bad(f"{t.name} has more bytes than a device can address for {_shape(dims)}", t.span)
     visit(bound.launch.ctas, bound.launch.span)
     for stmt in walk(bound.body):
         if isinstance(stmt, SetScalar):

@@ -64,6 +64,20 @@ def test_a_recipe_plans_what_the_compiler_plans(data: st.DataObject) -> None:
     }
 
 
+def test_a_tensor_beyond_every_address_is_refused_by_both() -> None:
+    found = made("col_sums")
+    assert found is not None
+    emitted, text = found
+    dims = {"M": 14_103_084, "N": 9_979_200}  # 2**48 bytes and some
+    with pytest.raises(CakeError, match="can address") as planned:
+        plan(emitted, dims, {}, 132)
+    with pytest.raises(CakeError, match="can address") as concreted:
+        concrete(text, dims, {}, 132)
+    assert {e.value.diagnostic.rule for e in (planned, concreted)} == {"lowering/shape-not-admitted"}
+    (step,) = concrete(text, {**dims, "M": 14_000_000}, {}, 132).steps
+    assert isinstance(step, Launch) and step.plan == plan(emitted, {**dims, "M": 14_000_000}, {}, 132)
+
+
 PROGRAM = '''"""Two kernels, one of them launched early, a workspace and a fill."""
 
 
