@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyses.cost.machine import SCHEDULERS, Machine
-from analyses.cost.work import PIPES, Folded, Work, lanes_sharing, let_work, op_work
+from analyses.cost.work import PIPES, Folded, Work, lanes_sharing, let_work, op_work, pieces
 from cake_ir import bound as B
 from cake_ir.layouts import placement
 
@@ -66,7 +66,7 @@ class Code:
     the schedulers that it has; smem, tensor: of those units; l2, port: bytes that are asked of L2 and that pass the SM's port; delay:
     what comes after; k: groups that a wait leaves open; reads, results: fragments; arrives: it counts towards completions; waits: it
     blocks until one; far: of another CTA, maybe; sources: a wait for what is read only; pieces: see
-    `_pieces`.
+    `work.pieces`.
     """
 
     kind: int
@@ -142,7 +142,7 @@ def code_of(
         far=_far(op),
         sources=op is not None and op.name == "bulk_wait_read",
         subject=_subject(op),
-        pieces=_pieces(op),
+        pieces=pieces(op) if op is not None else 1.0,
     )
 
 
@@ -155,14 +155,6 @@ def _drag(work: Work, m: Machine) -> float:
         work.get(p, 0.0) * rate / lanes for p, rate in (("alu", m.alu), ("sfu", m.special), ("shuffle", m.shuffle))
     )
     return fma * slots + other * rest
-
-
-def _pieces(op: B.Op | None) -> float:
-    """Instructions of an atomic op that touch the same line: a lane adds 16 bytes at a time, so wider lanes come to a line more often."""
-    kind = getattr(op.operands.get("x"), "type", None) if op is not None and op.name.startswith("atomic_") else None
-    if kind is None or kind.layout.name != "vec":
-        return 1.0
-    return max(1.0, kind.layout.v * kind.dtype.bits / 128)
 
 
 def _results(s: B.Let | B.Op) -> tuple[int, ...]:

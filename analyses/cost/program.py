@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analyses.cost.code import Code, Kind, code_of
+from analyses.cost.code import Code, Kind, code_of, reads
 from analyses.cost.machine import Machine
 from analyses.cost.work import folded
 from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
 from cake_ir.events import tainted_scalars
+from cake_ir.layouts import placement
 
 EVENT_LIMIT = 60_000
 """Events of one trace; more are a program that no estimate is made of."""
@@ -130,6 +131,10 @@ class Program:
             if not _reach(loop.start, depends) & own:
                 reached = _reach(loop.start, depends) | _reach(loop.stop, depends) | _reach(loop.step, depends)
                 self.drivers[key] = tuple(v for v in extents if v in reached)
+        self.uneven = any(
+            not own & B.sx_vars(loop.start) and (_reach(loop.start, depends) | _reach(loop.stop, depends)) & own
+            for loop in self.loops.values()
+        )
 
     @property
     def codes(self) -> Iterator[Code]:
@@ -187,12 +192,19 @@ class Program:
         return 4, 6
 
     def _block(self, body: tuple[B.Stmt, ...], role: B.Role, narrow: str | None) -> tuple[Step, ...]:
-        out = []
+        out: list[Step] = []
+        run: list[tuple[B.Stmt, Step]] = []  # statements between which a compiler moves loads
         for s in body:
             step = self._statement(s, role, narrow)
+            if step is not None and _movable(s):
+                run.append((s, step))
+                continue
+            if not isinstance(s, B.SetScalar):
+                out += _scheduled(run)
+                run = []
             if step is not None:
-                out.append(step)
-        return tuple(out)
+                (run.append((s, step)) if run else out.append(step))
+        return (*out, *_scheduled(run))
 
     def _statement(self, s: B.Stmt, role: B.Role, narrow: str | None) -> Step | None:
         if isinstance(s, (B.Let, B.Op)):
@@ -440,6 +452,62 @@ def _dependence(bound: B.BoundKernel) -> dict[B.ScalarVar, set[B.ScalarVar]]:
 def _reach(x: Any, depends: Mapping[B.ScalarVar, set[B.ScalarVar]]) -> set[B.ScalarVar]:
     own = B.sx_vars(x)
     return own.union(*(depends[v] for v in own if v in depends))
+
+
+AHEAD = 64
+"""Registers of a thread that a compiler fills with loads ahead of their use."""
+
+
+def _movable(s: B.Stmt) -> bool:
+    return isinstance(s, B.Let) or (isinstance(s, B.Op) and s.name in ("load", "store"))
+
+
+def _scheduled(run: Sequence[tuple[B.Stmt, Step]]) -> list[Step]:
+    """Statements that follow each other with their loads where a compiler puts them: before what comes between them and their use, as far
+    as registers last. No load passes a store to what it reads. Assignments stay in their places: events move, not their evaluation."""
+    steps = [step for _, step in run]
+    order = _order([s for s, _ in run if not isinstance(s, B.SetScalar)])
+    if order == sorted(order):
+        return steps
+
+    def scheduled(c: _Run) -> None:
+        start = len(c.out)
+        for step in steps:
+            step(c)
+        events = c.out[start:]
+        c.out[start:] = [events[i] for i in order]
+
+    return [scheduled]
+
+
+def _order(run: Sequence[B.Stmt]) -> list[int]:
+    out: list[int] = []
+    loads: list[int] = []
+    rest: list[int] = []
+    held, defined, stored = 0.0, set[int](), set[int]()
+    for i, s in enumerate(run):
+        if isinstance(s, B.Op) and s.name == "load":
+            size = sum(placement(r.type).slots * r.type.dtype.bits / 32 for r in s.results if isinstance(r, B.Fragment))
+            if held + size > AHEAD or id(_memory(s)) in stored or any(id(f) in defined for f in reads(s)):
+                out += loads + rest
+                loads, rest = [], []
+                held, defined, stored = 0.0, set(), set()
+            held += size
+            loads.append(i)
+        else:
+            (stored.add(id(_memory(s))) if isinstance(s, B.Op) else defined.add(id(s.frag)))
+            rest.append(i)
+    return out + loads + rest
+
+
+def _memory(op: B.Op) -> Any:
+    """The tensor or buffer that an op reads or writes."""
+    for x in op.operands.values():
+        if isinstance(x, B.Region):
+            return x.tensor
+        if isinstance(x, B.View):
+            return x.buffer
+    return None
 
 
 def representatives(role: B.Role, traced: Sequence[_Run]) -> list[tuple[_Run, float]]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import random
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -118,7 +120,8 @@ def _read(
     except TooLong:
         whole = program.trace(env, limits)
     cluster = bound.launch.cluster
-    moved = traffic(bound, env, grid, whole, m, l2)
+    mix = _mix(program, env, grid, limits, whole)
+    moved = traffic(bound, env, grid, mix.parts(), m, l2)
     rates = _rates(m, clock_hz, grid, moved, without)
     costs = _costs(m, cluster, without)
     weight, copies, rounds, axis = _rounds(grid, sum(len(a.events) for a in whole.agents))
@@ -135,7 +138,7 @@ def _read(
     busy: dict[str, float] = defaultdict(float)
     stalls: dict[str, float] = defaultdict(float)
     outcome: Outcome | None = None
-    trace, made = whole, (env, limits, {})
+    traces, made = mix.traces, (env, limits, {})
     corners = list(itertools.product((0, 1), repeat=len(axes)))
     for corner in corners:
         factor, some, n, at = 1.0, dict(limits), rounds, list(env)
@@ -154,16 +157,17 @@ def _read(
             else:
                 n = int(value)
         simulated = partial(
-            run, rates=rates, costs=costs, resident=copies, rounds=n, weight=weight, log=log and all(corner),
+            run, order=mix.order(n), rates=rates, costs=costs, resident=copies, weight=weight, log=log and all(corner),
             skip_ring="ring" in without,
         )  # fmt: skip
         if (at, some, trips) != made:  # the axis of rounds is the last: two runs of the same trace follow one another
-            trace, made = program.trace(at, some, trips, whole.like), (at, some, trips)
+            traces = [program.trace(mix.env(i, at), some, trips, t.like) for i, t in enumerate(mix.traces)]
+            made = (at, some, trips)
         try:
-            outcome = simulated(trace)
+            outcome = simulated(traces)
         except Deadlock:  # CTAs of a cluster that do the same at this shape may not at a smaller one
-            trace = program.trace(at, some, trips)
-            outcome = simulated(trace)
+            traces = [program.trace(mix.env(i, at), some, trips) for i in range(len(mix.traces))]
+            outcome = simulated(traces)
         total += factor * outcome.clocks
         cta += factor * outcome.first
         for k, v in outcome.busy.items():
@@ -176,16 +180,80 @@ def _read(
     if "wave" in without and grid.per_sm:
         total *= grid.ctas * grid.average / (grid.sms * grid.per_sm) if grid.ctas > grid.sms else 1.0
     flop, passed = 0.0, {False: 0.0, True: 0.0}
-    for a in whole.agents:
-        for code, _, part, mult in a.events:
-            flop += code.flop * mult * a.weight
-            own = moved.shares.get(code.site, 1.0) * (1 - moved.near.get(code.site, 0.0))
-            passed[code.kind in (Kind.STORE, Kind.COPY_OUT)] += code.l2 * own * part * mult * a.weight
+    for trace, share in mix.parts():
+        for a in trace.agents:
+            for code, _, part, mult in a.events:
+                times = mult * a.weight * share
+                flop += code.flop * times
+                own = moved.shares.get(code.site, 1.0) * (1 - moved.near.get(code.site, 0.0))
+                passed[code.kind in (Kind.STORE, Kind.COPY_OUT)] += code.l2 * own * part * times
     scale = grid.ctas * grid.average / cluster
     return Reading(
         max(total, 0.0), max(cta, 0.0), dict(busy), weight * rounds, dict(stalls), moved.reads, moved.writes, moved.adds,
-        passed[False] * scale, passed[True] * scale, flop * scale, outcome, trace, len(corners),
+        passed[False] * scale, passed[True] * scale, flop * scale, outcome, traces[0], len(corners),
     )  # fmt: skip
+
+
+LEAST_SAMPLED, SAMPLED = 8, 128
+"""CTAs (clusters) of a launch that are looked at where not all do the same: fewer of long programs."""
+
+
+@dataclass(frozen=True)
+class _Mix:
+    """What the CTAs of a launch do. traces: of each kind one; first: a cluster of each kind; kinds: of clusters from all over the
+    launch, in no order, the kind of each."""
+
+    program: Program
+    traces: list[Trace]
+    first: list[int]
+    kinds: list[int]
+
+    def env(self, kind: int, env: list[Any]) -> list[Any]:
+        """The scalars of the first CTA of a kind."""
+        return _at(self.program, env, self.first[kind])
+
+    def order(self, rounds: int) -> list[int]:
+        """The kinds of so many CTAs that an SM gets."""
+        return [self.kinds[i % len(self.kinds)] for i in range(rounds)]
+
+    def parts(self) -> list[tuple[Trace, float]]:
+        """Traces with the share of the CTAs that do that."""
+        return [(t, self.kinds.count(i) / len(self.kinds)) for i, t in enumerate(self.traces)]
+
+
+def _at(program: Program, env: list[Any], cluster: int) -> list[Any]:
+    names, size = program.bound.builtins, program.bound.launch.cluster
+    out = list(env)
+    out[names["cta"].slot], out[names["cluster_id"].slot] = cluster * size, cluster
+    return out
+
+
+def _mix(program: Program, env: list[Any], grid: Grid, limits: Mapping[int, int], whole: Trace) -> _Mix:
+    """What the clusters of a launch do; where their number decides which turns of a loop they take, some are traced."""
+    clusters = grid.ctas // program.bound.launch.cluster
+    mix = _Mix(program, [whole], [0], [0])
+    if not program.uneven:
+        return mix
+    events = sum(len(a.events) for a in whole.agents)
+    number = min(clusters, max(LEAST_SAMPLED, min(SAMPLED, 2 * WHOLE // max(1, events))))
+    known = {_amount(whole): 0}
+    # one from each part of the launch, at a place that is in step with no tiling
+    source = random.Random(clusters)
+    chosen = [int((i + source.random()) / number * clusters) for i in range(1, number)]
+    source.shuffle(chosen)
+    for cluster in chosen:
+        trace = program.trace(_at(program, env, cluster), limits)
+        kind = known.setdefault(_amount(trace), len(mix.traces))
+        if kind == len(mix.traces):
+            mix.traces.append(trace)
+            mix.first.append(cluster)
+        mix.kinds.append(kind)
+    return mix
+
+
+def _amount(trace: Trace) -> tuple[Any, ...]:
+    """What tells kinds of CTAs apart: how many events their agents have, and how often each loop that was cut is taken."""
+    return tuple(len(a.events) for a in trace.agents), tuple(sorted(trace.cut.items()))
 
 
 def _rounds(grid: Grid, events: int) -> tuple[float, int, int, _Axis | None]:
@@ -264,7 +332,7 @@ def _stretch(bound: B.BoundKernel, env: list[Any], grid: Grid) -> float:
     def tiles(i: int) -> int:
         return max(0, -(-(stop - i) // step))
 
-    if tiles(0) < 2 or grid.per_sm > 2 * grid.busy:
+    if tiles(0) < 2:
         return 0.0
     ends = [0] * there
     for i in range(grid.ctas // cluster):
@@ -277,11 +345,13 @@ def _rates(m: Machine, clock_hz: float, grid: Grid, moved: Traffic, without: fro
     active = max(1, grid.active)
     # few SMs get more each than all together
     port = min(m.port_alone, m.port * m.sms / active)
+    # CTAs share what the device has, not SMs: the fullest SM gets what its CTAs get
+    share = max(grid.per_sm / max(1, grid.ctas), 1 / active) / clock_hz
     return Rates(
-        port=INFINITE if "copies" in without else port, l2=INFINITE if "l2" in without else m.l2 / clock_hz / active,
-        l2_write=INFINITE if "l2" in without else min(m.write_alone, m.l2_write / clock_hz / active),
-        hbm=INFINITE if "hbm" in without else min(m.hbm_read / clock_hz / active, port),
-        hbm_write=INFINITE if "hbm" in without else min(m.hbm_write / clock_hz / active, port),
+        port=INFINITE if "copies" in without else port, l2=INFINITE if "l2" in without else m.l2 * share,
+        l2_write=INFINITE if "l2" in without else min(m.write_alone, m.l2_write * share),
+        hbm=INFINITE if "hbm" in without else min(m.hbm_read * share, port),
+        hbm_write=INFINITE if "hbm" in without else min(m.hbm_write * share, port),
         latency_l2=late * m.latency["load"], latency_hbm=late * m.latency["load_hbm"], copy_l2=late * m.latency["tma"],
         copy_hbm=late * m.latency["tma_hbm"], shares=moved.shares, misses=moved.misses, late=moved.late, near=moved.near,
         l1=m.smem, latency_l1=late * m.latency["l1"],

@@ -49,27 +49,30 @@ class Traffic:
     writes: float = 0.0
 
 
-def traffic(bound: B.BoundKernel, env: list[Any], grid: Grid, trace: Trace, m: Machine, l2: L2) -> Traffic:
-    """What the CTAs of a launch move, from what the traced cluster asks for. env is left as it was."""
+def traffic(
+    bound: B.BoundKernel, env: list[Any], grid: Grid, parts: Sequence[tuple[Trace, float]], m: Machine, l2: L2
+) -> Traffic:
+    """What the CTAs of a launch move, from what traced clusters ask for, each with the share of the clusters that do the same (the first
+    cluster's trace comes first). env is left as it was."""
     found, places = Traffic(), Places(bound, env)
     sizes = tensor_bytes(bound, env)
     ops = {s.site: r for s in B.walk(bound.body) if isinstance(s, B.Op) and (r := region_of(s)) is not None}
-    asked: dict[int, float] = defaultdict(float)  # bytes of one CTA
+    asked: dict[int, float] = defaultdict(float)  # bytes of the average CTA
     one: dict[int, float] = defaultdict(float)  # of one agent of it at most
     loads: set[int] = set()
     summed: dict[int, float] = defaultdict(float)
-    for a in trace.agents:
+    for a, share in ((a, share / bound.launch.cluster) for trace, share in parts for a in trace.agents):
         own: dict[int, float] = defaultdict(float)
         for code, _, part, mult in a.events:
             if code.region is not None:
                 if code.name.startswith("atomic_") and all(d.kind != "gather" for d in code.region.dims):
                     t = code.region.tensor
-                    amount = code.pieces * region_bytes(code.region) * part * mult * a.weight / bound.launch.cluster
+                    amount = code.pieces * region_bytes(code.region) * part * mult * a.weight * share
                     summed[id(t)] += amount
                 own[code.site] += code.l2 * part * mult
                 if code.kind == Kind.LOAD and not code.name.startswith("atomic_"):  # those pass L1
                     loads.add(code.site)
-                asked[code.site] += code.l2 * part * mult * a.weight / bound.launch.cluster
+                asked[code.site] += code.l2 * part * mult * a.weight * share
         for site, amount in own.items():
             one[site] = max(one[site], amount)
     found.adds = max((n * grid.ctas * grid.average / sizes[t] for t, n in summed.items() if sizes[t]), default=0.0)

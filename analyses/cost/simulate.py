@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heappushpop
 from typing import Any
@@ -196,36 +196,48 @@ _UNSERVED = frozenset((Kind.WGMMA, Kind.COPY_IN, Kind.COPY_OUT, Kind.TC_MMA))
 
 
 def run(
-    trace: Trace, rates: Rates, costs: Costs, *, resident: int, rounds: int, weight: float = 1.0, log: bool = False,
+    traces: Sequence[Trace], order: Sequence[int], rates: Rates, costs: Costs, *, resident: int, weight: float = 1.0, log: bool = False,
     skip_ring: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Run `rounds` CTAs (of each rank of the cluster) on an SM that holds `resident` at once; each stands for `weight`. skip_ring: roles
-    that copy in do not wait for anything. Raises Deadlock.
+    """Run CTAs (of each rank of the cluster) on an SM that holds `resident` at once: in order the traces of these numbers; each stands for
+    `weight`. skip_ring: roles that copy in do not wait for anything. Raises Deadlock.
     """
-    return _Simulation(trace, rates, costs, weight, log, skip_ring).run(resident, rounds)
+    return _Simulation(traces, rates, costs, weight, log, skip_ring).run(resident, order)
+
+
+class _Kind:
+    """CTAs that do the same: needs of their gates, agents, how often each does what, and which of them wait."""
+
+    __slots__ = ("agents", "counts", "needs", "patient", "rounds")
+
+    def __init__(self, trace: Trace, skip_ring: bool) -> None:
+        self.needs, self.agents, self.rounds = trace.needs, trace.simulated, 0
+        self.counts = [Counter([e[0] for e in a.events]) for a in self.agents]
+        self.patient = [not (skip_ring and any(code.kind == Kind.COPY_IN for code in n)) for n in self.counts]
 
 
 class _Simulation:
-    def __init__(self, trace: Trace, rates: Rates, costs: Costs, weight: float, log: bool, skip_ring: bool) -> None:
-        self.trace, self.rates, self.costs, self.weight = trace, rates, costs, weight
-        self.traced = trace.simulated
-        self.counts = [Counter([e[0] for e in a.events]) for a in self.traced]
-        self.patient = [not (skip_ring and any(code.kind == Kind.COPY_IN for code in n)) for n in self.counts]
+    def __init__(
+        self, traces: Sequence[Trace], rates: Rates, costs: Costs, weight: float, log: bool, skip_ring: bool
+    ) -> None:
+        self.rates, self.costs, self.weight = rates, costs, weight
+        self.kinds = [_Kind(trace, skip_ring) for trace in traces]
+        counted = [(a, n) for kind in self.kinds for a, n in zip(kind.agents, kind.counts, strict=True)]
         # only what arrives later than its op ends is waited for
         later = {
             f
-            for n in self.counts
+            for _, n in counted
             for code in n
             if code.kind in (Kind.LOAD, Kind.SHARED, Kind.MMA)
             for f in code.results
         }
         self.plans: dict[float, dict[Code, Plan]] = {}
-        for a, n in zip(self.traced, self.counts, strict=True):
+        for a, n in counted:
             plans = self.plans.setdefault(a.weight, {})
             for code in n:
                 if code not in plans:
                     plans[code] = self._plan(code, a.weight * weight, later)
-        self.sms = [_Sm() for _ in range(1 + max(a.rank for a in self.traced))]
+        self.sms = [_Sm() for _ in range(1 + max(a.rank for a, _ in counted))]
         self.agents: list[_Agent] = []
         self.resume: list[Callable[[], float]] = []
         self.copies: list[_Copy] = []
@@ -234,13 +246,13 @@ class _Simulation:
         self.stalls: dict[str, float] = dict.fromkeys(("load", "barrier", "product", "store"), 0.0)
         self.clocks = self.first = 0.0
         self.last = -1
-        self.to_start = 0
+        self.to_start: Iterator[int] = iter(())
         self.started = 0.0
 
-    def run(self, resident: int, rounds: int) -> Outcome:
-        for i in range(min(resident, rounds)):
-            self._start(i * self.costs.gap * self.weight)
-        self.to_start = rounds - min(resident, rounds)
+    def run(self, resident: int, order: Sequence[int]) -> Outcome:
+        for i, kind in enumerate(order[:resident]):
+            self._start(kind, i * self.costs.gap * self.weight)
+        self.to_start = iter(order[resident:])
         heap, resume, multiply = self.heap, self.resume, self._multiply
         i = heappop(heap)[1] if heap else None
         while i is not None:
@@ -252,34 +264,37 @@ class _Simulation:
         if any(c.left for c in self.copies):
             raise Deadlock
         self.clocks = max(self.clocks, *(max(sm.out, sm.hbm) for sm in self.sms))  # a launch ends when its stores have
-        self._issued(rounds)
+        self._issued()
         return Outcome(
             self.clocks, self.first, self.sms[0].busy, self.stalls, self.log, self.last, tuple(a.name for a in self.agents)
         )  # fmt: skip
 
-    def _start(self, t: float) -> None:
+    def _start(self, number: int, t: float) -> None:
         self.started = t
-        copy = _Copy(self.trace.needs, len(self.traced))
+        kind = self.kinds[number]
+        kind.rounds += 1
+        copy = _Copy(kind.needs, len(kind.agents))
         self.copies.append(copy)
-        for a, patient in zip(self.traced, self.patient, strict=True):
+        for a, patient in zip(kind.agents, kind.patient, strict=True):
             made = _Agent(a.events, self.sms[a.rank], a.weight, copy, t, (a.role.name, a.instance), patient)
             i = len(self.agents)
             self.agents.append(made)
             self.resume.append(self._agent(i, made).__next__)
             heappush(self.heap, (t, i))
 
-    def _issued(self, rounds: int) -> None:
+    def _issued(self) -> None:
         """Add what statements asked of the first SM's pipes and shared memory."""
         busy = self.sms[0].busy
-        for a, n in zip(self.traced, self.counts, strict=True):
-            if a.rank == 0:
-                plans = self.plans[a.weight]
-                for code, times in n.items():
-                    _, _, pieces, _, pipes, _, smem, *_ = plans[code]
-                    times *= rounds * pieces
-                    for p, clocks in pipes:
-                        busy[PIPES[p]] += clocks * times
-                    busy["smem"] += smem * times
+        for kind in self.kinds:
+            for a, n in zip(kind.agents, kind.counts, strict=True):
+                if a.rank == 0:
+                    plans = self.plans[a.weight]
+                    for code, times in n.items():
+                        _, _, pieces, _, pipes, _, smem, *_ = plans[code]
+                        times *= kind.rounds * pieces
+                        for p, clocks in pipes:
+                            busy[PIPES[p]] += clocks * times
+                        busy["smem"] += smem * times
 
     # ---- completions -------------------------------------------------------------------------------------------------
 
@@ -447,9 +462,9 @@ class _Simulation:
         copy.end = max(copy.end, t)
         if copy.left == 0:
             self.first = self.first or copy.end
-            if self.to_start > 0:
-                self.to_start -= 1
-                self._start(max(copy.end + self.costs.turnaround, self.started + self.costs.gap * self.weight))
+            following = next(self.to_start, None)
+            if following is not None:
+                self._start(following, max(copy.end + self.costs.turnaround, self.started + self.costs.gap * self.weight))
 
     def _record(self, i: int, a: _Agent, code: Code, begin: float, end: float, mult: float, cause: int) -> None:
         log = self.log

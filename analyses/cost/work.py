@@ -210,7 +210,7 @@ def op_work(op: B.Op, m: Machine, cluster: int, warps: int, folded: Folded = fro
         _access(op, m, warps, w, count)
     elif name.startswith("atomic_"):
         gathered = any(d.kind == "gather" for d in o["region"].dims)
-        moved = (ATOMIC_GATHERED if gathered else ATOMIC) * _sectors(o["region"])
+        moved = (ATOMIC_GATHERED if gathered else ATOMIC) * _sectors(o["region"]) * pieces(op)
         if op.results:
             moved *= ATOMIC_RETURNED
             w["port"] += moved
@@ -223,6 +223,14 @@ def op_work(op: B.Op, m: Machine, cluster: int, warps: int, folded: Folded = fro
     elif name in ("wait", "arrive", "expect", "sync", "named_arrive", "fence_async", "wgmma_wait", "wgmma_commit"):
         count.add("issue", BARRIER_ISSUE * warps)
     return w
+
+
+def pieces(op: B.Op) -> float:
+    """Instructions of an atomic op that touch the same sector: a lane adds 16 bytes at a time, so wider lanes come to it again."""
+    kind = getattr(op.operands.get("x"), "type", None) if op.name.startswith("atomic_") else None
+    if kind is None or kind.layout.name != "vec":
+        return 1.0
+    return max(1.0, kind.layout.v * kind.dtype.bits / 128)
 
 
 def _sectors(region: B.Region) -> float:
