@@ -61,6 +61,11 @@ def _barriers() -> Iterator[Probe]:
             f"barrier.mbarrier.{name}", "exchange", "peer_arrivals", 8, "clk", "clk", 8.0 * clk, {"STORES": stores}, {"G": 2},
             sass={"SYNCS": 8, **({"MEMBAR": 8} if stores else {})},
         )  # fmt: skip
+    for stages in (2, 4, 8):
+        yield Probe(
+            f"barrier.mbarrier.release_cluster.fed{stages}", "exchange", "fed_arrivals", 1, "clk", "clk", 1400, {"STAGES": stages},
+            {"G": SMS, "R": 1 << 16}, sass={"UTMALDG": 1, "MEMBAR": 1},
+        )  # fmt: skip
     yield Probe(
         "barrier.mbarrier.waited.cluster",
         "exchange",
@@ -97,9 +102,9 @@ def _launch() -> Iterator[Probe]:
     yield one("dependent.one_cta", "dependent", {"G": 1})
     yield one("dependent.all_sms", "dependent", {"G": SMS})
     yield one("first_load.all_sms", "first_load", {"G": SMS, "R": (SMS, 128)})
-    for ctas in (2, 4, 8, 16):
+    for ctas in range(2, 17):
         yield Probe(
-            f"cluster.sms.ctas{ctas}", "launch", "room", ctas, "SMs", "count", bindings={"CL": ctas}, dims={"G": 16}, trips=(2, 8), trip="",
+            f"cluster.sms.ctas{ctas}", "launch", "room", ctas, "SMs", "count", bindings={"CL": ctas}, dims={"G": ctas}, trips=(2, 8), trip="",
             mode="residency",
         )  # fmt: skip
     yield Probe(

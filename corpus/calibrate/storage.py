@@ -71,6 +71,10 @@ def _tma() -> Iterator[Probe]:
     yield ring(
         "hbm.one_cta.rows128", 128, 8, 1, HBM_ROWS, 1, "per_clk", "B/clk/SM", 128 * 128 / 60, trips=(4000, 24000)
     )
+    for rows, boxes in ((64, 1), (64, 2), (128, 1), (128, 2), (256, 1), (256, 2)):
+        yield ring(
+            f"flight.same.rows{rows}.boxes{boxes}", rows, boxes, SMS, L2_ROWS, 0, "per_clk", "B/clk/SM", (500 + rows * 2) / boxes
+        )
     for rows in (8, 64, 128):
         for boxes in (1, 2, 4, 8):
             box, wait = rows * 128.0, 500.0 + rows * 2
@@ -380,6 +384,11 @@ def _other_cta() -> Iterator[Probe]:
         yield Probe(
             f"dsmem.load.{where}", "exchange", "read_pair", 8 * 4096.0, "B/clk/SM", "per_clk", 1500, {"V": 4, "WARPS": 8, "ROW": 1024},
             {"G": ctas}, sass={"LD": 8},
+        )  # fmt: skip
+    for ranks in (2, 4, 8):
+        yield Probe(
+            f"dsmem.accumulator.ctas{ranks}", "exchange", "write_accumulator", 64 * 32 * 4.0, "B/clk/SM", "per_clk", 1000, {"CL": ranks},
+            {"G": 120}, sass={"ST": 8},
         )  # fmt: skip
     yield Probe(
         "latency.dsmem.load", "exchange", "read_pair", 1, "clk", "clk", 250, {"V": 4, "WARPS": 1, "ROW": 128}, {"G": 2}, sass={"LD": 1},

@@ -127,3 +127,66 @@ def peer_waits(y: Out[f32, G, 32], trips: i32):
                 wait(bar[0])
         store(y[cta, :], load(t_s[0], vec(1).cols[32]))
     sync(cluster)
+
+
+@kernel(target="sm_90a")
+def write_accumulator(y: Out[f32, G, 64], trips: i32, *, CL: (2, 4, 8) = 2):
+    """A warpgroup stores an accumulator of 64 x 32 a trip into the shared memory of the next CTA of its cluster."""
+    where(G % CL == 0)
+    launch(ctas=G, cluster=CL)
+
+    math = role(warpgroup)
+
+    t_s = smem(f32, 64, 32, swizzle=128)
+
+    with math as wg:
+        store(t_s, fragment(f32, wgmma_d[64, 32], 0))
+    sync(cluster)
+    with math as wg:
+        v = fragment(f32, wgmma_d[64, 32], 1)
+        for t in range(trips):
+            store(t_s.on((cluster_rank + 1) % CL), v)
+    sync(cluster)
+    with math as wg:
+        store(y[cta, :], row_max(load(t_s, wgmma_d[64, 32])))
+
+
+@kernel(target="sm_90a")
+def fed_arrivals(x: In[bf16, R, 64], y: Out[f32, G, 32], trips: i32, *, STAGES: (2, 4, 8) = 4):
+    """A ring of boxes of 16 KiB, each released a trip after it came by an arrival that releases to the cluster: the kernel also stores
+    plainly into another CTA's shared memory. What such a release costs while copies are on their way.
+    """
+    where(R >= 128, G % 2 == 0)
+    launch(ctas=G, cluster=2)
+
+    producer = role(thread)
+    reader = role(warp)
+
+    x_s = smem(bf16, 128, 64, stages=STAGES, swizzle=128)
+    t_s = smem(f32, 1, 32)
+    full = mbarrier(stages=STAGES, arrivals=1)
+    free = mbarrier(stages=STAGES, arrivals=1)
+
+    boxes = R // 128
+    at = cta
+    for t in range(trips):
+        with producer:
+            wait(free[t - STAGES])
+            expect(full[t])
+            tma_load(x_s[t], x[at * 128:, :], signal=full[t])
+        with reader as w:
+            wait(full[t])
+            if t > 0:
+                with elected():
+                    arrive(free[t - 1].on(cluster_rank))
+        at += cta_count
+        if at >= boxes:
+            at = at - boxes
+    with reader as w:
+        store(t_s[0], fragment(f32, vec(1).cols[32], 0))
+    sync(cluster)
+    with reader as w:
+        store(t_s[0].on(1 - cluster_rank), fragment(f32, vec(1).cols[32], 1))
+    sync(cluster)
+    with reader as w:
+        store(y[cta, :], load(t_s[0], vec(1).cols[32]))

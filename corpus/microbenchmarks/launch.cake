@@ -47,7 +47,7 @@ def first_load(x: In[bf16, R, 64], y: Out[i32, G]):
 
 
 @kernel(target="sm_90a")
-def room(y: Out[i32, G], *, CL: (2, 4, 8, 16) = 2):
+def room(y: Out[i32, G], *, CL: range(2, 17) = 2):
     """A cluster of CTAs that fill an SM each: how many the device holds at once says on how many SMs such clusters run."""
     where(G % CL == 0)
     launch(ctas=G, cluster=CL)

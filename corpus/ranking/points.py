@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cake_ir.diagnostics import CakeError, error
 from corpus import evidence
+from corpus.ranking.workloads import Set
 
 DIRECTORY = evidence.DIRECTORY / "ranking"
 Us = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
@@ -105,7 +106,7 @@ class Points(_Model):
 
     kind: Literal["ranking"] = "ranking"
     format: Literal[1] = 1
-    set: Literal["development", "test"]
+    set: Set
     l2: Literal["warm"] = "warm"
     seed: int
     target: str

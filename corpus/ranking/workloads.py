@@ -1,7 +1,8 @@
 """What is ranked: per workload the kernels that serve one contract, and the shapes.
 
 Development shapes are what the model is looked at with; test shapes are others (neither among them nor multiples of them) and were
-written down at the same time, before anything was measured. Sizes are mixed on purpose: launches of a few microseconds, tiles that
+written down before anything was measured at them. Seen shapes were test shapes once: the model was mended after their figures were known,
+so they are no evidence any more, and serve development. Sizes are mixed on purpose: launches of a few microseconds, tiles that
 make a fraction of a wave more than whole ones, few tiles with a long loop, and enough of everything.
 """
 
@@ -15,9 +16,9 @@ from cake_ir.diagnostics import CakeError, error
 from corpus.contract import contracts
 from corpus.families import Family, Member, Shape
 
-Set = Literal["development", "test"]
-SETS: tuple[Set, ...] = ("development", "test")
-SEEDS: dict[Set, int] = {"development": 6, "test": 7}
+Set = Literal["development", "seen", "test"]
+SETS: tuple[Set, ...] = ("development", "seen", "test")
+SEEDS: dict[Set, int] = {"development": 6, "seen": 7, "test": 8}
 """Of the draws of a set: different ones, so that the test set has bindings of its own too."""
 DRAWS = 64
 """Candidates at a shape: more than count, so that enough of them are near the best (`corpus.ranking.statistics`)."""
@@ -54,13 +55,14 @@ class Workload:
     dtype: str
     kernels: tuple[str, ...]
     development: tuple[Shape, ...]
+    seen: tuple[Shape, ...]
     test: tuple[Shape, ...]
     fits: Mapping[str, Fit] = field(default_factory=dict)
     repeat: Mapping[str, int] = field(default_factory=dict)
 
     def shapes(self, name: Set) -> tuple[Shape, ...]:
         """Those of a set."""
-        return self.development if name == "development" else self.test
+        return {"development": self.development, "seen": self.seen, "test": self.test}[name]
 
     def large(self, shape: Shape) -> bool:
         """Whether a launch is enough tensor work for the power limit to matter."""
@@ -70,7 +72,7 @@ class Workload:
     def family(self) -> Family:
         """The same as `corpus.tuning` reads it: without domains, which the texts have."""
         dims = tuple(contracts()[self.contract].dims)
-        every = (*self.development, *self.test)
+        every = (*self.development, *self.seen, *self.test)
         return Family(
             name=self.name, contracts={self.dtype: self.contract}, kernels=tuple(Member(k, fallback=True) for k in self.kernels),
             dims=dims, ranges={d: (1, max(s[d] for s in every)) for d in dims}, shapes={n: self.shapes(n) for n in SETS},
@@ -90,6 +92,8 @@ GEMM = Workload(
             (5000, 5000, 2504), (12288, 768, 768)),
     _shapes("M N K", (256, 768, 1024), (64, 7168, 2048), (1152, 1408, 3072), (3072, 1536, 768), (1920, 5120, 2560),
             (2000, 4104, 1000), (6144, 6144, 4096)),
+    _shapes("M N K", (320, 1280, 2048), (96, 6144, 3072), (1408, 1664, 2560), (3584, 1792, 640), (1280, 6400, 1920),
+            (2200, 3304, 1240), (5632, 5632, 3584)),
     repeat={"M": 1033, "N": 2053},
 )  # fmt: skip
 
@@ -101,6 +105,8 @@ KMEANS = Workload(
             (1, 12000, 6000, 256), (1, 600000, 256, 64), (1, 40000, 1000, 80), (2, 10000, 1500, 176)),
     _shapes("B N C D", (2, 640, 4096, 48), (3, 3840, 768, 112), (1, 20000, 512, 96), (1, 102400, 300, 128), (16, 4096, 1024, 32),
             (1, 1500, 8192, 192), (1, 90000, 2048, 192), (1, 400000, 1500, 112)),
+    _shapes("B N C D", (2, 900, 3000, 64), (4, 2500, 640, 96), (1, 24000, 768, 128), (1, 150000, 200, 112), (12, 5000, 900, 48),
+            (1, 1800, 6000, 224), (1, 70000, 2500, 208), (1, 300000, 1200, 80)),
     fits={"DP": Fit("D", 16)}, repeat={"B": 3, "N": 50021},
 )  # fmt: skip
 
@@ -110,6 +116,7 @@ SOFTMAX = Workload(
             (8192, 256), (132, 4096), (264, 8000), (2000, 1600), (5000, 6000), (700, 32768), (50000, 320), (64, 30000),
             (1056, 1024)),
     _shapes("M N", (200, 1800), (2600, 640), (3000, 3000), (8192, 8192), (240, 30000), (20000, 2560), (1320, 16384)),
+    _shapes("M N", (150, 2400), (3100, 900), (2500, 4000), (6000, 10000), (400, 24000), (30000, 1920), (1600, 12288)),
     fits={"NMAX": Fit("N")}, repeat={"M": 1033},
 )  # fmt: skip
 
@@ -119,6 +126,7 @@ RMSNORM = Workload(
             (132, 1024), (520, 512), (6000, 768), (2500, 6144), (40000, 1280), (200000, 128), (9000, 4096), (300, 2000),
             (20000, 1536)),
     _shapes("M D", (72, 1536), (777, 5120), (8192, 1024), (3000, 3072), (30000, 768), (12288, 8192), (32768, 2560)),
+    _shapes("M D", (100, 2304), (1000, 3584), (6144, 1280), (2200, 4608), (50000, 640), (10000, 7168), (24000, 3328)),
     fits={"DMAX": Fit("D")}, repeat={"M": 1033},
 )  # fmt: skip
 
@@ -127,6 +135,7 @@ COL_SUMS = Workload(
     _shapes("M N", (512, 1024), (4096, 512), (1000, 3000), (2048, 8192), (16384, 1024), (65536, 512), (32768, 4096), (128, 8192),
             (10000, 72), (5000, 1536), (800, 16384), (40000, 320), (250000, 128), (7000, 7000), (2000, 264), (1500, 12000)),
     _shapes("M N", (300, 4096), (1500, 640), (20000, 128), (3000, 2304), (6000, 5120), (100000, 256), (12000, 12288)),
+    _shapes("M N", (400, 6144), (1200, 896), (25000, 160), (2500, 3584), (8000, 4096), (60000, 384), (9000, 10240)),
     repeat={"M": 1033},
 )  # fmt: skip
 
