@@ -71,6 +71,12 @@ def _tma() -> Iterator[Probe]:
     yield ring(
         "hbm.one_cta.rows128", 128, 8, 1, HBM_ROWS, 1, "per_clk", "B/clk/SM", 128 * 128 / 60, trips=(4000, 24000)
     )
+    for ranks in (2, 4, 8):
+        for rows, boxes in ((64, 1), (64, 4), (128, 1), (128, 4)):
+            yield Probe(
+                f"tma.flight.multicast{ranks}.rows{rows}.boxes{boxes}", "tma", "tma_cluster", 1, "clk", "clk", 1200 / boxes,
+                {"CL": ranks, "ROWS": rows, "STAGES": boxes}, {"G": 120, "R": L2_ROWS}, sass={"UTMALDG": 1},
+            )  # fmt: skip
     for rows, boxes in ((64, 1), (64, 2), (128, 1), (128, 2), (256, 1), (256, 2)):
         yield ring(
             f"flight.same.rows{rows}.boxes{boxes}", rows, boxes, SMS, L2_ROWS, 0, "per_clk", "B/clk/SM", (500 + rows * 2) / boxes

@@ -84,3 +84,36 @@ def tma_write(y: Out[bf16, G, T, ROWS, 64], *, ROWS: (64, 128) = 64, STAGES: (2,
                 tma_store(y[cta, t, :, :], y_s[t])
                 bulk_commit()
             bulk_wait_read(0)
+
+
+@kernel(target="sm_90a")
+def tma_cluster(x: In[bf16, R, 64], y: Out[i32, G], trips: i32, *, CL: (2, 4, 8) = 4, ROWS: (64, 128) = 64, STAGES: (1, 2, 4, 8) = 4):
+    """As tma_pair for larger clusters, and at any depth: each CTA loads its part of a box and sends it to all."""
+    where(R >= ROWS, G % CL == 0)
+    launch(ctas=G, cluster=CL)
+
+    reader = role(thread)
+    producer = role(thread)
+
+    x_s = smem(bf16, ROWS, 64, stages=STAGES, swizzle=128)
+    full = mbarrier(stages=STAGES, arrivals=1)
+    free = mbarrier(stages=STAGES, arrivals=CL)
+
+    part = cluster_rank * (ROWS // CL)
+    boxes = R // ROWS
+    at = 0
+    for t in range(trips):
+        with producer:
+            wait(free[t - STAGES])
+            expect(full[t])
+            tma_load(x_s[t].rows(part, ROWS // CL), x[at * ROWS + part:, :], signal=full[t], multicast=cluster)
+        with reader:
+            wait(full[t])
+            for r in unroll(CL):
+                arrive(free[t].on(r))
+        at += 1
+        if at >= boxes:
+            at = at - boxes
+    with reader:
+        store(y[cta], trips)
+    sync(cluster)
