@@ -36,9 +36,13 @@ FREE = 0.04
 CLOCK_KNEE = 0.55
 """Part of the time that the tensor cores work up to which the clock stays at its first step (H200: 1750 to 1775 MHz from 17 to 56 %)."""
 
-CLUSTER_SHARE: Mapping[int, float] = {2: 1.0, 4: 120 / 132, 8: 120 / 132, 16: 112 / 132}
+CLUSTER_SHARE: Mapping[int, float] = {
+    2: 132 / 132, 3: 117 / 132, 4: 120 / 132, 5: 110 / 132, 6: 102 / 132, 7: 105 / 132, 8: 120 / 132, 9: 81 / 132,
+    **{n: 7 * n / 132 for n in range(10, 17)},
+}  # fmt: skip
 """Part of the SMs that clusters of so many CTAs use where nothing was measured: what the driver answered for kernels that fill an SM on one
-H200 (30 clusters of 4, 15 of 8, 7 of 16)."""
+H200 (39 clusters of 3, 30 of 4, 15 of 8, 9 of 9, 7 of 10 to 16): a cluster lies within a GPC, of which there are seven with 16 or 18
+SMs and one with fewer, and takes pairs of SMs."""
 
 LATENCIES: Mapping[str, str] = {
     "tma": "tma.latency.l2", "tma_hbm": "tma.latency.hbm",
@@ -56,8 +60,8 @@ class Machine:
 
     sms; clocks in Hz: without load, with the tensor cores busy some of the time, and all of it; `hbm_read`, `hbm_write`, `l2` (distinct
     lines read), `l2_write` in bytes per second of the device; `port` (what copies of lines that others read too bring into an SM;
-    `port_alone`, `write_alone`: of one SM, in and out), `smem`, and `far` (shared memory of another CTA of the cluster) in bytes per clock
-    and SM;
+    `port_alone`, `write_alone`: of one SM, in and out), `smem`, and `far` (shared memory of another CTA of the cluster;
+    `far_pieces`: when lanes of an accumulator store two elements each) in bytes per clock and SM;
     `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM by
     form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
     keeps others away; `l2_keeps`: bytes up to which a footprint stays in L2 from launch to launch, and from which nothing of it does;
@@ -82,6 +86,7 @@ class Machine:
     write_alone: float
     smem: float
     far: float
+    far_pieces: float
     fma: float
     alu: float
     special: float
@@ -160,7 +165,7 @@ def _sheet(target: Target) -> Machine:
         name=target.product, sms=sms, clock_hz=clock, clock_some_hz=clock, clock_tensor_hz=clock, hbm_read=hbm, hbm_write=hbm,
         l2=per_sm * sms * clock, l2_write=per_sm * sms * clock / 2,
         port=per_sm, port_alone=2 * per_sm, write_alone=per_sm / 2, smem=_fact(target, "smem_bytes_per_clk", 128),
-        far=16.0, fma=_fact(target, "fp32_lanes", 128),
+        far=16.0, far_pieces=6.5, fma=_fact(target, "fp32_lanes", 128),
         alu=_fact(target, "alu_per_clk", 64), special=_fact(target, "sfu_per_clk", 16), shuffle=_fact(target, "shuffle_per_clk", 32),
         latency=ASSUMED, wgmma={}, mma_sync=_fact(target, "mma_sync_fraction", 1.0), flop=_peaks(target),
         source=f"data sheet of the {target.product}",
@@ -204,7 +209,8 @@ def _measured(target: Target, c: Calibration) -> Machine:
         l2=v("l2.read"), l2_write=max(c.family("flight.l2.write.").values(), default=v("l2.read") / 2),
         port=v("tma.l2.same.rows256"), port_alone=v("tma.l2.one_cta.rows256"),
         write_alone=c.rates["tma.store.one_cta.rows128"].value if "tma.store.one_cta.rows128" in c.rates else 32.0, smem=v("smem.load.16B"),
-        far=c.rates["dsmem.store.all"].value if "dsmem.store.all" in c.rates else 16.0, fma=v("issue.fma.warps8"), alu=v("issue.minmax"),
+        far=c.rates["dsmem.store.all"].value if "dsmem.store.all" in c.rates else sheet.far,
+        far_pieces=min(c.family("dsmem.accumulator.ctas").values(), default=sheet.far_pieces), fma=v("issue.fma.warps8"), alu=v("issue.minmax"),
         special=v("issue.special.exp2"), wgmma=wgmma, mma_sync=v("tensor.mma_sync.bf16.warps16") / peaks[16],
         latency={**ASSUMED, **known},
         alu_slots=slots, drag=_drag(c),

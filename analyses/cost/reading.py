@@ -346,7 +346,7 @@ def _rates(m: Machine, clock_hz: float, grid: Grid, moved: Traffic, without: fro
     # few SMs get more each than all together
     port = min(m.port_alone, m.port * m.sms / active)
     # CTAs share what the device has, not SMs: the fullest SM gets what its CTAs get
-    share = max(grid.per_sm / max(1, grid.ctas), 1 / active) / clock_hz
+    share = max(grid.per_sm / max(1.0, grid.ctas * grid.average), 1 / active) / clock_hz
     return Rates(
         port=INFINITE if "copies" in without else port, l2=INFINITE if "l2" in without else m.l2 * share,
         l2_write=INFINITE if "l2" in without else min(m.write_alone, m.l2_write * share),

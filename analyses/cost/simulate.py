@@ -28,9 +28,6 @@ PIECES = 4
 same time share them and end at about the same time."""
 BACKLOG = 2000.0
 """Clocks of stores on their way at which a unit has to wait before it can store more."""
-BESIDE_PRODUCTS = 1.75
-"""How much longer a release at cluster scope takes a warpgroup whose products run (H200: 318 clocks at rest, some 560 in the loop of
-gemm_sm90_split)."""
 SLACK = 8.0
 """An agent goes on while its clock is no further ahead of the others."""
 
@@ -126,12 +123,13 @@ class Outcome:
 class _Sm:
     """Servers of one SM: when each is free, and how long they worked (pipes and what statements ask of shared memory aside)."""
 
-    __slots__ = ("busy", "credit", "hbm", "l2", "out", "pipes", "smem", "tensor")
+    __slots__ = ("arriving", "busy", "credit", "hbm", "l2", "out", "pipes", "smem", "tensor")
 
     def __init__(self) -> None:
         self.pipes = [0.0] * len(PIPES)
         self.tensor = self.smem = self.l2 = self.out = self.hbm = 0.0
         self.credit = 0.0
+        self.arriving = 0.0  # when the last bulk copy that was issued will have arrived
         self.busy: dict[str, float] = dict.fromkeys(("tensor", "smem", "l2", "out", "hbm", *PIPES), 0.0)
 
 
@@ -189,7 +187,7 @@ Plan = tuple[
 ]  # fmt: skip
 """A code in a simulation, worked out once: how it blocks, fragments that it may have to wait for, pieces, own clocks of a piece, clocks of
 pipes, drag and shared memory of a piece, delay, effect, what the effect needs."""
-FREE, GATE, PRODUCTS, MEETING = range(4)
+FREE, GATE, PRODUCTS, MEETING, RELEASE = range(5)
 _BLOCKS = {Kind.WAIT: GATE, Kind.WGMMA_WAIT: PRODUCTS, Kind.SYNC: MEETING}
 _UNSERVED = frozenset((Kind.WGMMA, Kind.COPY_IN, Kind.COPY_OUT, Kind.TC_MMA))
 """Kinds whose shared memory traffic is not their issuer's."""
@@ -324,11 +322,14 @@ class _Simulation:
         drag = code.drag * share * costs.drag if costs.pipes and kind != Kind.WGMMA else 0.0
         smem = code.smem * share if costs.smem and kind not in _UNSERVED else 0.0
         delay = 0.0
+        blocks = _BLOCKS.get(kind, FREE)
+        if kind == Kind.ARRIVE and code.delay:
+            blocks, delay = RELEASE, code.delay * costs.local
         if kind == Kind.LOCAL:
             delay = code.delay * (costs.local if code.name in ("sync", "fence_async") else 1.0)
         effect, needed = self._effect(code, weight)
         reads = tuple(f for f in code.reads if f in later)
-        return _BLOCKS.get(kind, FREE), reads, pieces, own, pipes, drag, smem, delay, effect, needed
+        return blocks, reads, pieces, own, pipes, drag, smem, delay, effect, needed
 
     def _agent(self, i: int, a: _Agent) -> Iterator[float]:
         """Run an agent; yields when others are behind (its clock) and when it blocks or has ended (-1: whoever it waits for queues it)."""
@@ -359,6 +360,13 @@ class _Simulation:
                     a.t = at
                     copy.waiting.setdefault(gates[0], []).append(i)
                     yield -1.0
+            elif blocks == RELEASE:  # to the cluster: once no copy of the SM is on its way any more
+                t += delay
+                if heap and t > heap[0][0] + SLACK:
+                    yield t
+                if sm.arriving > t:
+                    stalls["barrier"] += sm.arriving - t
+                    t = sm.arriving
             elif blocks == PRODUCTS and len(a.open) > code.k and costs.tensor:
                 engine, count = a.engine, a.open[-code.k - 1]
                 if len(engine.finished) < count:
@@ -535,9 +543,9 @@ class _Simulation:
         if kind == Kind.CP_ASYNC:
             return self._cp_async, (self._way(code, weight), r.load_latency(code.site))
         if kind == Kind.ARRIVE:
-            return self._signal, (costs.far if code.far else costs.hop, code.delay * costs.local)
+            return self._signal, costs.far if code.far else costs.hop
         if kind == Kind.SEND:
-            return self._signal, (costs.far, 0.0)
+            return self._signal, costs.far
         if kind == Kind.MMA:
             return (self._mma, (code.tensor, code.tensor * weight, code.results)) if costs.tensor else (None, None)
         found: Effect | None = {
@@ -578,6 +586,8 @@ class _Simulation:
     def _copy_in(self, i, a, needed, gates, part, t, event) -> float:
         way, latency = needed
         end = self._move(a.sm, way, part, t) + latency
+        if end > a.sm.arriving:
+            a.sm.arriving = end
         for g in gates:
             self._arrive(a.copy, g, end, event)
         return t
@@ -601,10 +611,7 @@ class _Simulation:
         a.open.append(len(a.engine.queue))
         return t
 
-    def _signal(self, i, a, needed, gates, part, t, event) -> float:
-        hop, released = needed  # a release at cluster scope waits for the unit's memory operations first
-        if released:
-            t += released if a.engine.idle else released * BESIDE_PRODUCTS
+    def _signal(self, i, a, hop, gates, part, t, event) -> float:
         for g in gates:
             self._arrive(a.copy, g, t + hop, event)
         return t

@@ -38,6 +38,8 @@ CTAs add to run at 1.7 to 1.8 TB/s (red.f32, whatever its width; into rows of on
 1.7."""
 OVERHEAD = 1.15
 """Instructions that the counts leave out, as a factor on issue slots."""
+ACCUMULATORS = ("mma_d", "wgmma_d")
+"""Layouts whose lanes hold two neighbours of a row, and four lanes eight."""
 COPY_ISSUE = 12
 BARRIER_ISSUE = 6
 """Warp instructions of a bulk copy (addresses, predicate, the copy) and of a barrier op, as the machine code of corpus kernels has them."""
@@ -270,14 +272,15 @@ def _access(op: B.Op, m: Machine, warps: int, w: Work, count: Count) -> None:
         instructions = max(1.0, unique / 512)
     if isinstance(memory, B.View):
         far = memory.rank is not None  # of another CTA of the cluster
-        w["smem"] += max(instructions, unique / (m.far if far else m.smem))
+        rate = m.smem if not far else m.far_pieces if kind is not None and kind.layout.name in ACCUMULATORS else m.far
+        w["smem"] += max(instructions, unique / rate)
         count.add("issue", instructions)
     else:
         # lanes of an accumulator store 16 bytes of a row each time when elements have 16 bits: half a sector, which costs four times more
         halves = (
             op.name == "store"
             and kind is not None
-            and kind.layout.name in ("mma_d", "wgmma_d")
+            and kind.layout.name in ACCUMULATORS
             and kind.dtype.bits == 16
         )
         moved = max(unique, 32.0) * (4.0 if halves else 1.0)
