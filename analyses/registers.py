@@ -45,11 +45,13 @@ LIMIT = 255
 
 @dataclass(frozen=True)
 class Peak:
-    """The largest number of fragment registers alive at once in a role, where, and which fragments they are."""
+    """The largest number of fragment registers alive at once in a role, where, and which fragments they are. packed: how many of them hold
+    elements of 16 bits or fewer."""
 
     registers: int
     span: Span | None
     alive: tuple[tuple[str, int], ...]
+    packed: int = 0
 
 
 class _Liveness:
@@ -61,6 +63,7 @@ class _Liveness:
         self.peak = 0
         self.at: Any = None
         self.alive: tuple[tuple[str, int], ...] = ()
+        self.packed = 0
         self.sizes: dict[Fragment, int] = {}
         self.loops: dict[tuple[int, frozenset[Fragment]], set[Fragment]] = {}
 
@@ -76,6 +79,7 @@ class _Liveness:
         total = sum(self.size(h) for h in holders if h is not None)
         if total > self.peak:
             self.peak, self.at = total, stmt
+            self.packed = sum(self.size(h) for h in holders if h is not None and h.type.dtype.bits <= 16)
             # by what holds it, a fragment that the author named
             order = sorted(live, key=lambda f: f.name)
             held = {h: f for f in order if (h := self.stand_ins.get(f, f)) is not None}
@@ -188,7 +192,7 @@ def _peak(bound: BoundKernel, role: Role) -> Peak:
     liveness = _Liveness(role, memo(bound, "register stand-ins", lambda: _stand_ins(bound)))
     liveness.block(bound.body, set())
     alive = tuple(sorted(liveness.alive, key=lambda x: (-x[1], x[0])))
-    return Peak(liveness.peak, getattr(liveness.at, "span", None), alive)
+    return Peak(liveness.peak, getattr(liveness.at, "span", None), alive, liveness.packed)
 
 
 def budget(bound: BoundKernel, derived: Derived) -> tuple[dict[str, Any], ...]:
