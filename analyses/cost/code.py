@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from analyses.cost.machine import SCHEDULERS, Machine
-from analyses.cost.work import PIPES, Folded, Work, lanes_sharing, let_work, op_work, pieces
+from analyses.cost.work import PIPES, Count, Folded, Work, lanes_sharing, let_work, op_work, pieces
 from cake_ir import bound as B
 from cake_ir.layouts import placement
 
@@ -56,6 +57,7 @@ SHUFFLE_CLK = 29.0
 """Clocks of one step of a butterfly, shuffle and combination (H200: a row maximum over four lanes, two steps, takes 86 with what is
 around it)."""
 WARP_SYNC_CLK = 10.0
+WARPS = {"thread": 1, "warp": 1, "warpgroup": 4}
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,7 @@ def code_of(
 ) -> Code | None:
     """The code of a statement that `role` executes (narrow: "T" inside elected(), "W" inside warps()); None when it costs
     nothing. wide: barriers of other CTAs need cluster scope (`bound.crosses_ctas`)."""
-    warps = {"thread": 1, "warp": 1, "warpgroup": 4}[role.unit]
+    warps = WARPS[role.unit]
     repeats = 1
     if isinstance(s, B.Op):
         unit = narrow or s.unit
@@ -144,6 +146,41 @@ def code_of(
         subject=_subject(op),
         pieces=pieces(op) if op is not None else 1.0,
     )
+
+
+DIVISION_CLK, DIVISION_ISSUE = 130.0, 28
+"""Clocks and instructions of a division of integers, floor or remainder or both, by what is known at run time only: a conversion, an
+approximate reciprocal, and corrections, each after the one before."""
+
+
+def division_of(s: B.SetScalar, role: B.Role, m: Machine, done: set[Any]) -> Code | None:
+    """The code of an assignment that divides by what is known at run time only; None for others, which cost next to nothing. done: pairs
+    that were divided before in the same block."""
+    new = {key for key in _divisions(s.value) if key not in done}
+    if not new:
+        return None
+    done |= new
+    work: Work = {"issue": 0.0}
+    Count(m, work).add("issue", DIVISION_ISSUE * len(new) * WARPS[role.unit])
+    return Code(
+        kind=Kind.EXEC, name=s.var.name, line=s.span.line, col=s.span.col, pipes=((PIPES.index("issue"), work["issue"]),),
+        own=DIVISION_CLK * len(new), issue=work["issue"],
+    )  # fmt: skip
+
+
+def _divisions(x: B.SX) -> Iterator[Any]:
+    if isinstance(x, B.SOp):
+        if x.op in ("//", "%") and not isinstance(x.args[1], B.SConst):
+            yield _scalar_key(x.args[0]), _scalar_key(x.args[1])
+        for a in x.args:
+            yield from _divisions(a)
+
+
+def _scalar_key(x: B.SX) -> Any:
+    """What tells the values of two scalar expressions apart."""
+    if isinstance(x, B.SOp):
+        return x.op, *map(_scalar_key, x.args)
+    return x.value if isinstance(x, B.SConst) else x.var
 
 
 def _drag(work: Work, m: Machine) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analyses.cost.code import Code, Kind, code_of, reads
+from analyses.cost.code import Code, Kind, code_of, division_of, reads
 from analyses.cost.machine import Machine
 from analyses.cost.work import folded
 from cake_ir import bound as B
@@ -193,9 +193,17 @@ class Program:
 
     def _block(self, body: tuple[B.Stmt, ...], role: B.Role, narrow: str | None) -> tuple[Step, ...]:
         out: list[Step] = []
+        divided: set[Any] = set()
         run: list[tuple[B.Stmt, Step]] = []  # statements between which a compiler moves loads
         for s in body:
             step = self._statement(s, role, narrow)
+            if isinstance(s, B.SetScalar) and step is not None:
+                code = division_of(s, role, self.machine, divided)
+                if code is not None:
+                    self._codes[id(s), role.name, len(self._codes)] = code
+                    out += [*_scheduled(run), step, _plain(code)]
+                    run = []
+                    continue
             if step is not None and _movable(s):
                 run.append((s, step))
                 continue
@@ -306,7 +314,7 @@ class Program:
         part = _moved(code) if code.region is not None else None
 
         if gates is None and part is None and not zero:
-            return lambda c: c.out.append((code, (), 1.0, c.mult))
+            return _plain(code)
 
         def emit(c: _Run) -> None:
             for slot in zero:
@@ -535,6 +543,10 @@ def _number(f: Callable[[list[Any]], Any], env: list[Any]) -> int:
         return int(f(env))
     except (TypeError, ZeroDivisionError, OverflowError, ValueError):
         return 0
+
+
+def _plain(code: Code) -> Step:
+    return lambda c: c.out.append((code, (), 1.0, c.mult))
 
 
 def _assign(s: B.SetScalar) -> Step:

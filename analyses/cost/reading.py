@@ -344,7 +344,7 @@ def _rates(m: Machine, clock_hz: float, grid: Grid, moved: Traffic, without: fro
     late = 0.0 if "load latency" in without else 1.0
     active = max(1, grid.active)
     # few SMs get more each than all together
-    port = min(m.port_alone, m.port * m.sms / active)
+    port = min(m.port_alone, m.port * (m.sms / active) ** 0.5)
     # CTAs share what the device has, not SMs: the fullest SM gets what its CTAs get
     share = max(grid.per_sm / max(1.0, grid.ctas * grid.average), 1 / active) / clock_hz
     return Rates(
