@@ -503,7 +503,10 @@ def _order(run: Sequence[B.Stmt]) -> list[int]:
             held += size
             loads.append(i)
         else:
-            (stored.add(id(_memory(s))) if isinstance(s, B.Op) else defined.add(id(s.frag)))
+            if isinstance(s, B.Op):
+                stored.add(id(_memory(s)))
+            elif isinstance(s, B.Let):
+                defined.add(id(s.frag))
             rest.append(i)
     return out + loads + rest
 

@@ -104,8 +104,8 @@ def _launch() -> Iterator[Probe]:
     yield one("first_load.all_sms", "first_load", {"G": SMS, "R": (SMS, 128)})
     for ctas in range(2, 17):
         yield Probe(
-            f"cluster.sms.ctas{ctas}", "launch", "room", ctas, "SMs", "count", bindings={"CL": ctas}, dims={"G": ctas}, trips=(2, 8), trip="",
-            mode="residency",
+            f"cluster.sms.ctas{ctas}", "launch", "room", ctas, "SMs", "count", bindings={"CL": ctas}, dims={"G": ctas},
+            trips=(2, 8), trip="", mode="residency",
         )  # fmt: skip
     yield Probe(
         "launch.per_cta", "launch", "empty", 1, "us", "us", trips=((SMS, 64), (SMS, 640)), trip="G", dims={"G": SMS}
