@@ -125,6 +125,10 @@ def _read(
     rates = _rates(m, clock_hz, grid, moved, without)
     costs = _costs(m, cluster, without)
     weight, copies, rounds, axis = _rounds(grid, sum(len(a.events) for a in whole.agents))
+    many = 1.0
+    if axis is not None and len(mix.traces) > 1:  # a line through two runs would say what the kinds of their last CTAs take
+        fewer = max(int(axis.low), 2 * int(copies), min(rounds, 3 * WHOLE // mix.events))
+        many, rounds, axis = rounds / fewer, fewer, None
     axes = _axes(program, whole, env)
     axes += [axis] if axis is not None else []
     stretch = 1.0
@@ -168,12 +172,12 @@ def _read(
         except Deadlock:  # CTAs of a cluster that do the same at this shape may not at a smaller one
             traces = [program.trace(mix.env(i, at), some, trips) for i in range(len(mix.traces))]
             outcome = simulated(traces)
-        total += factor * outcome.clocks
+        total += factor * outcome.clocks * many
         cta += factor * outcome.first
         for k, v in outcome.busy.items():
-            busy[k] += factor * v
+            busy[k] += factor * v * many
         for k, v in outcome.stalls.items():
-            stalls[k] += factor * v
+            stalls[k] += factor * v * many
     assert outcome is not None
     # short statements pass busy pipes, and loops are cut where another server may limit: no server works longer than the SM runs
     total = max(total, *busy.values()) * stretch
@@ -189,7 +193,7 @@ def _read(
                 passed[code.kind in (Kind.STORE, Kind.COPY_OUT)] += code.l2 * own * part * times
     scale = grid.ctas * grid.average / cluster
     return Reading(
-        max(total, 0.0), max(cta, 0.0), dict(busy), weight * rounds, dict(stalls), moved.reads, moved.writes, moved.adds,
+        max(total, 0.0), max(cta, 0.0), dict(busy), weight * rounds * many, dict(stalls), moved.reads, moved.writes, moved.adds,
         passed[False] * scale, passed[True] * scale, flop * scale, outcome, traces[0], len(corners),
     )  # fmt: skip
 
@@ -213,8 +217,18 @@ class _Mix:
         return _at(self.program, env, self.first[kind])
 
     def order(self, rounds: int) -> list[int]:
-        """The kinds of so many CTAs that an SM gets."""
-        return [self.kinds[i % len(self.kinds)] for i in range(rounds)]
+        """The kinds of so many CTAs that an SM gets, in the launch's proportions; of one, what the first CTA does."""
+        if rounds == 1:
+            return self.kinds[:1]
+        ranked = sorted(self.kinds)
+        out = [ranked[(2 * i + 1) * len(ranked) // (2 * rounds)] for i in range(rounds)]
+        random.Random(rounds).shuffle(out)
+        return out
+
+    @property
+    def events(self) -> int:
+        """Events of the average CTA (of each rank), one at least."""
+        return max(1, int(sum(share * sum(len(a.events) for a in t.agents) for t, share in self.parts())))
 
     def parts(self) -> list[tuple[Trace, float]]:
         """Traces with the share of the CTAs that do that."""

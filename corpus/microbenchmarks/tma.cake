@@ -87,7 +87,8 @@ def tma_write(y: Out[bf16, G, T, ROWS, 64], *, ROWS: (64, 128) = 64, STAGES: (2,
 
 
 @kernel(target="sm_90a")
-def tma_cluster(x: In[bf16, R, 64], y: Out[i32, G], trips: i32, *, CL: (2, 4, 8) = 4, ROWS: (64, 128) = 64, STAGES: (1, 2, 4, 8) = 4):
+def tma_cluster(x: In[bf16, R, 64], y: Out[i32, G], trips: i32, *,
+                CL: (2, 4, 8) = 4, ROWS: (64, 128) = 64, STAGES: (1, 2, 4, 8) = 4):
     """As tma_pair for larger clusters, and at any depth: each CTA loads its part of a box and sends it to all."""
     where(R >= ROWS, G % CL == 0)
     launch(ctas=G, cluster=CL)

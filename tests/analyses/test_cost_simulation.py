@@ -51,6 +51,7 @@ def crowd(x: In[f32, 128], y: Out[f32, G, WARPS, 128], p: f32, *, WARPS: (1, 16)
     with units as w:
         v = fragment(f32, vec(4).cols[1024], p)
         v = v * p + 1.0
+        sync(warp)
         u = load(x[0:], vec(4).cols[128])
         store(y[cta, w, :], u + v.cols(0, 128))
 """

@@ -13,7 +13,8 @@ from corpus.ranking.workloads import SETS, WORKLOADS, Fit, Workload
 from corpus.tuning.candidates import Rejection
 
 TINY = Workload(
-    "tiny", "rmsnorm", "bf16", ("rmsnorm", "rmsnorm_rows"), ({"M": 4, "D": 1000}, {"M": 8, "D": 512}), ({"M": 2, "D": 256},),
+    "tiny", "rmsnorm", "bf16", ("rmsnorm", "rmsnorm_rows"), ({"M": 4, "D": 1000}, {"M": 8, "D": 512}), ({"M": 3, "D": 768},),
+    ({"M": 2, "D": 256},),
     fits={"DMAX": Fit("D")},
 )  # fmt: skip
 
