@@ -486,6 +486,11 @@ def crosses_ctas(bound: BoundKernel) -> bool:
     return bound.launch.cluster > 1 and any(_crosses(s) for s in walk(bound.body))
 
 
+def persistent(bound: BoundKernel, loop: For) -> bool:
+    """Whether a loop starts at the number of its CTA or cluster: CTAs that stay and take tiles in turns."""
+    return not sx_vars(loop.start).isdisjoint((bound.builtins["cta"], bound.builtins["cluster_id"]))
+
+
 def _crosses(stmt: Any) -> bool:
     if not isinstance(stmt, Op):
         return False

@@ -161,9 +161,15 @@ def _floor(bound: B.BoundKernel, env: list[Any], reading: Reading, m: Machine) -
     bits = max((t.dtype.bits for t in bound.tensors if t.direction == "In" and t.dtype.bits <= 16), default=16)
     products = reading.flop / (sheet.flop[bits] * sheet.sms * max(m.clock_hz, sheet.clock_hz))
     sizes = tensor_bytes(bound, env)
-    reads = min(reading.reads, sum(sizes[id(t)] for t in bound.tensors if t.direction != "Out"))
-    writes = min(reading.writes, sum(sizes[id(t)] for t in bound.tensors if t.direction != "In"))
+    reads = _once(reading.reads, sum(sizes[id(t)] for t in bound.tensors if t.direction != "Out"), reading.error)
+    writes = _once(reading.writes, sum(sizes[id(t)] for t in bound.tensors if t.direction != "In"), reading.error)
     return max(reads / sheet.hbm_read + writes / sheet.hbm_write, products)
+
+
+def _once(moved: float, whole: float, error: float) -> float:
+    """What is moved of tensors of `whole` bytes, each byte once: all of it, where what CTAs that were sampled say (`error`, a fraction of
+    it, is a standard error) does not differ from that."""
+    return whole if moved * (1 + 3 * error) >= whole else moved
 
 
 def _interval(found: Estimate, m: Machine) -> tuple[float | None, float | None]:
@@ -273,9 +279,8 @@ def _depends(s: Any) -> bool:
 
 def _average_fraction(bound: B.BoundKernel, env: list[Any]) -> float:
     """Work of the average CTA over that of CTA 0: persistent loops give the first clusters one tile more."""
-    first = {bound.builtins["cluster_id"], bound.builtins["cta"]}
     for s in bound.body:
-        if isinstance(s, B.For) and first & B.sx_vars(s.start):
+        if isinstance(s, B.For) and B.persistent(bound, s):
             count, step = compile_sx(s.stop)(env), max(1, compile_sx(s.step)(env))
             trips = -(-count // step)
             return count / (trips * step) if trips else 1.0

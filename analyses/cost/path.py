@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analyses.cost.code import Code, Kind
-from analyses.cost.simulate import Log, Outcome
+from analyses.cost.sm import Log, Outcome
 
 LEAST = 0.01
 """Steps with a smaller share of the time are left out."""

@@ -34,24 +34,27 @@ class Places:
 
     def wave(self, ctas: Sequence[int], slots: int, number: int) -> Sets:
         """Distinct places by site of some CTAs of a wave, by their number in the first."""
-        names, cluster = self.bound.builtins, self.bound.launch.cluster
-        cta_slot, rank_slot, cluster_slot = (names[n].slot for n in ("cta", "cluster_rank", "cluster_id"))
         self.found, self.number = {}, number
         for i in ctas:
-            cta = i if self._persistent else i + number * slots
-            env = list(self.env)
-            env[cta_slot], env[rank_slot], env[cluster_slot] = cta, cta % cluster, cta // cluster
+            env = at_cta(self.bound, self.env, i if self._persistent else i + number * slots)
             for go in self._body:
                 go(self, env)
         return self.found
+
+
+def at_cta(bound: B.BoundKernel, env: list[Any], cta: int) -> list[Any]:
+    """The scalars of a launch as a CTA has them."""
+    names, cluster = bound.builtins, bound.launch.cluster
+    out = list(env)
+    out[names["cta"].slot], out[names["cluster_rank"].slot], out[names["cluster_id"].slot] = cta, cta % cluster, cta // cluster
+    return out
 
 
 class _Flow:
     """The part of a kernel that decides places, compiled: the rest of a program is not looked at once per CTA."""
 
     def __init__(self, bound: B.BoundKernel) -> None:
-        own = {bound.builtins["cluster_id"], bound.builtins["cta"]}
-        self.persistent = {id(s) for s in B.walk(bound.body) if isinstance(s, B.For) and own & B.sx_vars(s.start)}
+        self.persistent = {id(s) for s in B.walk(bound.body) if isinstance(s, B.For) and B.persistent(bound, s)}
         self.tensor: dict[int, int] = {}
         self.body = self._block(bound.body)[0]
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analyses.cost.code import Code, Kind, code_of, division_of, reads
+from analyses.cost.code import Code, Kind, code_of, division_of
 from analyses.cost.machine import Machine
+from analyses.cost.schedule import movable, order
 from analyses.cost.work import folded
 from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
 from cake_ir.events import tainted_scalars
-from cake_ir.layouts import placement
 
 EVENT_LIMIT = 60_000
 """Events of one trace; more are a program that no estimate is made of."""
@@ -58,6 +58,11 @@ class Trace:
     needs: list[int]
     cut: dict[int, float]
     like: Sequence[int]
+
+    @property
+    def size(self) -> int:
+        """Events of all agents."""
+        return sum(len(a.events) for a in self.agents)
 
     @property
     def simulated(self) -> list[Agent]:
@@ -112,14 +117,14 @@ Step = Callable[[_Run], None]
 
 
 class Program:
-    """A compiled kernel. shares: per op the part of its L2 traffic that is distinct between the CTAs that run at once."""
+    """A compiled kernel. drivers: by loop, the extents and scalars that its trips follow from, unless the number of its CTA does too;
+    uneven: whether that number decides which turns of a loop a CTA takes, persistent loops aside."""
 
     def __init__(self, bound: B.BoundKernel, machine: Machine) -> None:
         self.bound, self.machine = bound, machine
         self.tainted = tainted_scalars(bound)
         self._folded = folded(bound)
         self._wide = B.crosses_ctas(bound)
-        self._codes: dict[tuple[int, str, int], Code] = {}
         self.loops: dict[int, B.For] = {}
         self._bodies = {r.name: self._block(bound.body, r, None) for r in bound.roles}
         self._spans = {id(s): self._limit(s) for s in self.loops.values()}
@@ -127,19 +132,12 @@ class Program:
         extents = {*bound.dims.values(), *bound.args}
         own = {bound.builtins["cluster_id"], bound.builtins["cta"]}
         self.drivers: dict[int, tuple[B.ScalarVar, ...]] = {}
+        self.uneven = False
         for key, loop in self.loops.items():
-            if not _reach(loop.start, depends) & own:
-                reached = _reach(loop.start, depends) | _reach(loop.stop, depends) | _reach(loop.step, depends)
-                self.drivers[key] = tuple(v for v in extents if v in reached)
-        self.uneven = any(
-            not own & B.sx_vars(loop.start) and (_reach(loop.start, depends) | _reach(loop.stop, depends)) & own
-            for loop in self.loops.values()
-        )
-
-    @property
-    def codes(self) -> Iterator[Code]:
-        """Every compiled statement."""
-        return iter(self._codes.values())
+            start, stop, step = (_reach(x, depends) for x in (loop.start, loop.stop, loop.step))
+            self.uneven |= bool((start | stop) & own) and not B.persistent(bound, loop)
+            if not start & own:
+                self.drivers[key] = tuple(v for v in extents if v in start | stop | step)
 
     def spans(self, loop: int) -> tuple[int, int]:
         """(fewer, more) iterations of a loop: the two lengths from which longer ones are extrapolated."""
@@ -194,24 +192,21 @@ class Program:
     def _block(self, body: tuple[B.Stmt, ...], role: B.Role, narrow: str | None) -> tuple[Step, ...]:
         out: list[Step] = []
         divided: set[Any] = set()
-        run: list[tuple[B.Stmt, Step]] = []  # statements between which a compiler moves loads
+        run: list[tuple[B.Stmt, Step]] = []  # statements among which a compiler moves loads
         for s in body:
             step = self._statement(s, role, narrow)
-            if isinstance(s, B.SetScalar) and step is not None:
-                code = division_of(s, role, self.machine, divided)
-                if code is not None:
-                    self._codes[id(s), role.name, len(self._codes)] = code
-                    out += [*_scheduled(run), step, _plain(code)]
-                    run = []
-                    continue
-            if step is not None and _movable(s):
-                run.append((s, step))
+            assigns = isinstance(s, B.SetScalar)
+            code = division_of(s, role, self.machine, divided) if assigns and step is not None else None
+            if code is None and (assigns or (step is not None and movable(s))):
+                if step is not None:
+                    run.append((s, step))
                 continue
-            if not isinstance(s, B.SetScalar):
-                out += _scheduled(run)
-                run = []
+            out += _scheduled(run)
+            run = []
             if step is not None:
-                (run.append((s, step)) if run else out.append(step))
+                out.append(step)
+            if code is not None:
+                out.append(_plain(code))
         return (*out, *_scheduled(run))
 
     def _statement(self, s: B.Stmt, role: B.Role, narrow: str | None) -> Step | None:
@@ -308,7 +303,6 @@ class Program:
         code = code_of(s, role, narrow, self.machine, self.bound.launch.cluster, self._folded, self._wide)
         if code is None:
             return None
-        self._codes[id(s), role.name, len(self._codes)] = code
         zero = tuple(r.slot for r in s.results if isinstance(r, B.ScalarVar)) if isinstance(s, B.Op) else ()
         gates = self._gates(s, role, code) if isinstance(s, B.Op) else None
         part = _moved(code) if code.region is not None else None
@@ -462,65 +456,6 @@ def _reach(x: Any, depends: Mapping[B.ScalarVar, set[B.ScalarVar]]) -> set[B.Sca
     return own.union(*(depends[v] for v in own if v in depends))
 
 
-AHEAD = 64
-"""Registers of a thread that a compiler fills with loads ahead of their use."""
-
-
-def _movable(s: B.Stmt) -> bool:
-    return isinstance(s, B.Let) or (isinstance(s, B.Op) and s.name in ("load", "store"))
-
-
-def _scheduled(run: Sequence[tuple[B.Stmt, Step]]) -> list[Step]:
-    """Statements that follow each other with their loads where a compiler puts them: before what comes between them and their use, as far
-    as registers last. No load passes a store to what it reads. Assignments stay in their places: events move, not their evaluation."""
-    steps = [step for _, step in run]
-    order = _order([s for s, _ in run if not isinstance(s, B.SetScalar)])
-    if order == sorted(order):
-        return steps
-
-    def scheduled(c: _Run) -> None:
-        start = len(c.out)
-        for step in steps:
-            step(c)
-        events = c.out[start:]
-        c.out[start:] = [events[i] for i in order]
-
-    return [scheduled]
-
-
-def _order(run: Sequence[B.Stmt]) -> list[int]:
-    out: list[int] = []
-    loads: list[int] = []
-    rest: list[int] = []
-    held, defined, stored = 0.0, set[int](), set[int]()
-    for i, s in enumerate(run):
-        if isinstance(s, B.Op) and s.name == "load":
-            size = sum(placement(r.type).slots * r.type.dtype.bits / 32 for r in s.results if isinstance(r, B.Fragment))
-            if held + size > AHEAD or id(_memory(s)) in stored or any(id(f) in defined for f in reads(s)):
-                out += loads + rest
-                loads, rest = [], []
-                held, defined, stored = 0.0, set(), set()
-            held += size
-            loads.append(i)
-        else:
-            if isinstance(s, B.Op):
-                stored.add(id(_memory(s)))
-            elif isinstance(s, B.Let):
-                defined.add(id(s.frag))
-            rest.append(i)
-    return out + loads + rest
-
-
-def _memory(op: B.Op) -> Any:
-    """The tensor or buffer that an op reads or writes."""
-    for x in op.operands.values():
-        if isinstance(x, B.Region):
-            return x.tensor
-        if isinstance(x, B.View):
-            return x.buffer
-    return None
-
-
 def representatives(role: B.Role, traced: Sequence[_Run]) -> list[tuple[_Run, float]]:
     """The instances that are simulated, with how many each stands for: all warpgroups and threads; of many warps some of each kind,
     which do the same, and, where there are more kinds than a few, some that stand for their neighbours."""
@@ -546,6 +481,23 @@ def _number(f: Callable[[list[Any]], Any], env: list[Any]) -> int:
         return int(f(env))
     except (TypeError, ZeroDivisionError, OverflowError, ValueError):
         return 0
+
+
+def _scheduled(run: Sequence[tuple[B.Stmt, Step]]) -> list[Step]:
+    """Statements that follow each other as a compiler orders them. Assignments stay in their places: events move, not their evaluation."""
+    steps = [step for _, step in run]
+    places = order([s for s, _ in run if not isinstance(s, B.SetScalar)])
+    if places == sorted(places):
+        return steps
+
+    def scheduled(c: _Run) -> None:
+        start = len(c.out)
+        for step in steps:
+            step(c)
+        events = c.out[start:]
+        c.out[start:] = [events[i] for i in places]
+
+    return [scheduled]
 
 
 def _plain(code: Code) -> Step:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
+import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from analyses.cost.code import Kind
 from analyses.cost.machine import Machine
+from analyses.cost.places import at_cta
 from analyses.cost.program import Program, TooLong, Trace
 from analyses.cost.sharing import L2, Traffic, traffic
-from analyses.cost.simulate import Costs, Deadlock, Outcome, Rates, run
+from analyses.cost.simulate import Deadlock, run
+from analyses.cost.sm import Costs, Outcome, Rates
 from cake_ir import bound as B
 from cake_ir.arithmetic import compile_sx
 from cake_ir.diagnostics import CakeError, error
@@ -36,7 +40,7 @@ class Reading:
     """clocks: of the SM with most CTAs, from its first CTA's start to its last one's end; cta: of one CTA that has the SM with its
     neighbours. busy: clocks that each server of an SM works for `ctas` CTAs like the first; reads, writes: bytes of device memory;
     l2_reads, l2_writes: bytes that pass L2, once for CTAs that ask at the same time. outcome: the longest simulation, logged when asked
-    for; trace: its trace."""
+    for; trace: its trace. error: the standard error of bytes, as a fraction, where some CTAs were looked at for all."""
 
     clocks: float
     cta: float
@@ -52,6 +56,7 @@ class Reading:
     outcome: Outcome
     trace: Trace
     simulations: int = 0
+    error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ def _read(
     moved = traffic(bound, env, grid, mix.parts(), m, l2)
     rates = _rates(m, clock_hz, grid, moved, without)
     costs = _costs(m, cluster, without)
-    weight, copies, rounds, axis = _rounds(grid, sum(len(a.events) for a in whole.agents))
+    weight, copies, rounds, axis = _rounds(grid, whole.size)
     many = 1.0
     if axis is not None and len(mix.traces) > 1:  # a line through two runs would say what the kinds of their last CTAs take
         fewer = max(int(axis.low), 2 * int(copies), min(rounds, 3 * WHOLE // mix.events))
@@ -172,29 +177,31 @@ def _read(
         except Deadlock:  # CTAs of a cluster that do the same at this shape may not at a smaller one
             traces = [program.trace(mix.env(i, at), some, trips) for i in range(len(mix.traces))]
             outcome = simulated(traces)
-        total += factor * outcome.clocks * many
         cta += factor * outcome.first
+        factor *= many
+        total += factor * outcome.clocks
         for k, v in outcome.busy.items():
-            busy[k] += factor * v * many
+            busy[k] += factor * v
         for k, v in outcome.stalls.items():
-            stalls[k] += factor * v * many
+            stalls[k] += factor * v
     assert outcome is not None
     # short statements pass busy pipes, and loops are cut where another server may limit: no server works longer than the SM runs
     total = max(total, *busy.values()) * stretch
     if "wave" in without and grid.per_sm:
         total *= grid.ctas * grid.average / (grid.sms * grid.per_sm) if grid.ctas > grid.sms else 1.0
-    flop, passed = 0.0, {False: 0.0, True: 0.0}
-    for trace, share in mix.parts():
+    flop, passed, amounts = 0.0, {False: 0.0, True: 0.0}, [0.0] * len(mix.traces)
+    for i, (trace, share) in enumerate(mix.parts()):
         for a in trace.agents:
             for code, _, part, mult in a.events:
                 times = mult * a.weight * share
                 flop += code.flop * times
                 own = moved.shares.get(code.site, 1.0) * (1 - moved.near.get(code.site, 0.0))
                 passed[code.kind in (Kind.STORE, Kind.COPY_OUT)] += code.l2 * own * part * times
+                amounts[i] += code.l2 * part * mult * a.weight
     scale = grid.ctas * grid.average / cluster
     return Reading(
         max(total, 0.0), max(cta, 0.0), dict(busy), weight * rounds * many, dict(stalls), moved.reads, moved.writes, moved.adds,
-        passed[False] * scale, passed[True] * scale, flop * scale, outcome, traces[0], len(corners),
+        passed[False] * scale, passed[True] * scale, flop * scale, outcome, traces[0], len(corners), mix.error(amounts),
     )  # fmt: skip
 
 
@@ -207,14 +214,14 @@ class _Mix:
     """What the CTAs of a launch do. traces: of each kind one; first: a cluster of each kind; kinds: of clusters from all over the
     launch, in no order, the kind of each."""
 
-    program: Program
+    bound: B.BoundKernel
     traces: list[Trace]
     first: list[int]
     kinds: list[int]
 
     def env(self, kind: int, env: list[Any]) -> list[Any]:
         """The scalars of the first CTA of a kind."""
-        return _at(self.program, env, self.first[kind])
+        return at_cta(self.bound, env, self.first[kind] * self.bound.launch.cluster)
 
     def order(self, rounds: int) -> list[int]:
         """The kinds of so many CTAs that an SM gets, in the launch's proportions; of one, what the first CTA does."""
@@ -228,39 +235,38 @@ class _Mix:
     @property
     def events(self) -> int:
         """Events of the average CTA (of each rank), one at least."""
-        return max(1, int(sum(share * sum(len(a.events) for a in t.agents) for t, share in self.parts())))
+        return max(1, int(sum(share * t.size for t, share in self.parts())))
+
+    def error(self, amounts: Sequence[float]) -> float:
+        """The standard error of the mean over all CTAs of something of which each kind has so much, as a fraction of it."""
+        each = [amounts[k] for k in self.kinds]
+        mean = statistics.fmean(each)
+        return statistics.pstdev(each) / math.sqrt(len(each)) / mean if len(self.traces) > 1 and mean else 0.0
 
     def parts(self) -> list[tuple[Trace, float]]:
         """Traces with the share of the CTAs that do that."""
         return [(t, self.kinds.count(i) / len(self.kinds)) for i, t in enumerate(self.traces)]
 
 
-def _at(program: Program, env: list[Any], cluster: int) -> list[Any]:
-    names, size = program.bound.builtins, program.bound.launch.cluster
-    out = list(env)
-    out[names["cta"].slot], out[names["cluster_id"].slot] = cluster * size, cluster
-    return out
-
-
 def _mix(program: Program, env: list[Any], grid: Grid, limits: Mapping[int, int], whole: Trace) -> _Mix:
     """What the clusters of a launch do; where their number decides which turns of a loop they take, some are traced."""
-    clusters = grid.ctas // program.bound.launch.cluster
-    mix = _Mix(program, [whole], [0], [0])
+    bound, cluster = program.bound, program.bound.launch.cluster
+    clusters = grid.ctas // cluster
+    mix = _Mix(bound, [whole], [0], [0])
     if not program.uneven:
         return mix
-    events = sum(len(a.events) for a in whole.agents)
-    number = min(clusters, max(LEAST_SAMPLED, min(SAMPLED, 2 * WHOLE // max(1, events))))
+    number = min(clusters, max(LEAST_SAMPLED, min(SAMPLED, 2 * WHOLE // max(1, whole.size))))
     known = {_amount(whole): 0}
     # one from each part of the launch, at a place that is in step with no tiling
     source = random.Random(clusters)
     chosen = [int((i + source.random()) / number * clusters) for i in range(1, number)]
     source.shuffle(chosen)
-    for cluster in chosen:
-        trace = program.trace(_at(program, env, cluster), limits)
+    for place in chosen:
+        trace = program.trace(at_cta(bound, env, place * cluster), limits)
         kind = known.setdefault(_amount(trace), len(mix.traces))
         if kind == len(mix.traces):
             mix.traces.append(trace)
-            mix.first.append(cluster)
+            mix.first.append(place)
         mix.kinds.append(kind)
     return mix
 
@@ -333,10 +339,9 @@ def _step(n: int, trips: float) -> int:
 
 def _stretch(bound: B.BoundKernel, env: list[Any], grid: Grid) -> float:
     """How much longer the launch takes than its first CTA when not all persistent CTAs are there from the start: those that come later
-    start when the first ones with the fewest tiles are done. 0 for a kernel that is not persistent, whose CTAs have a tile each, or that
-    has more than two rounds of CTAs: those are run one after the other."""
-    own = {bound.builtins["cluster_id"], bound.builtins["cta"]}
-    loop = next((s for s in bound.body if isinstance(s, B.For) and own & B.sx_vars(s.start)), None)
+    start when the first ones with the fewest tiles are done. 0 for a kernel that is not persistent, or whose CTAs have a tile each: those
+    are run one after the other."""
+    loop = next((s for s in bound.body if isinstance(s, B.For) and B.persistent(bound, s)), None)
     if loop is None:
         return 0.0
     step, stop = max(1, compile_sx(loop.step)(env)), compile_sx(loop.stop)(env)

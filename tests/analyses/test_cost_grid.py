@@ -10,7 +10,7 @@ import pytest
 from analyses import estimate
 from analyses.cost import reading
 from analyses.cost.machine import Machine
-from analyses.cost.simulate import Outcome
+from analyses.cost.sm import Outcome
 from cake_ir import bound as B
 from cake_ir import targets
 from cake_ir.diagnostics import CakeError
