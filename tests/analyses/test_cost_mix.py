@@ -186,9 +186,9 @@ def square(y: Out[f32, G], p: f32, trips: i32):
         store(y[cta], total)
 """
     one, two, three, added = (
-        per_trip(text.format(x), {"G": 4}) / OVERHEAD
-        for x in ("cast(v, f32)", "cast(v, f32) * cast(v, f32)", "cast(v, f32) * cast(v, f32) * cast(v, f32)", "cast(v, f32) + cast(v, f32)")
-    )  # fmt: skip
+        per_trip(text.format(x.format("cast(v, f32)")), {"G": 4}) / OVERHEAD
+        for x in ("{0}", "{0} * {0}", "{0} * {0} * {0}", "{0} + {0}")
+    )
     assert two == pytest.approx(one)
     assert three == pytest.approx(one + 8) and added == pytest.approx(one + 8)  # eight elements a lane
 
