@@ -1,9 +1,9 @@
 """What is ranked: per workload the kernels that serve one contract, and the shapes.
 
 Development shapes are what the model is looked at with; test shapes are others (neither among them nor multiples of them) and were
-written down before anything was measured at them. Seen shapes were test shapes once: the model was mended after their figures were known,
-so they are no evidence any more, and serve development. Sizes are mixed on purpose: launches of a few microseconds, tiles that
-make a fraction of a wave more than whole ones, few tiles with a long loop, and enough of everything.
+written down before anything was measured at them. Seen shapes (by the seed of their draws) were test shapes once: the model was
+mended after their figures were known, so they are no evidence any more, and serve development. Sizes are mixed on purpose: launches
+of a few microseconds, tiles that make a fraction of a wave more than whole ones, few tiles with a long loop, and enough of everything.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from cake_ir.diagnostics import CakeError, error
 from corpus.contract import contracts
 from corpus.families import Family, Member, Shape
 
-Set = Literal["development", "seen", "test"]
-SETS: tuple[Set, ...] = ("development", "seen", "test")
-SEEDS: dict[Set, int] = {"development": 6, "seen": 7, "test": 8}
+Set = Literal["development", "seen7", "seen8", "test"]
+SETS: tuple[Set, ...] = ("development", "seen7", "seen8", "test")
+SEEDS: dict[Set, int] = {"development": 6, "seen7": 7, "seen8": 8, "test": 9}
 """Of the draws of a set: different ones, so that the test set has bindings of its own too."""
 DRAWS = 64
 """Candidates at a shape: more than count, so that enough of them are near the best (`corpus.ranking.statistics`)."""
@@ -55,14 +55,15 @@ class Workload:
     dtype: str
     kernels: tuple[str, ...]
     development: tuple[Shape, ...]
-    seen: tuple[Shape, ...]
+    seen7: tuple[Shape, ...]
+    seen8: tuple[Shape, ...]
     test: tuple[Shape, ...]
     fits: Mapping[str, Fit] = field(default_factory=dict)
     repeat: Mapping[str, int] = field(default_factory=dict)
 
     def shapes(self, name: Set) -> tuple[Shape, ...]:
         """Those of a set."""
-        return {"development": self.development, "seen": self.seen, "test": self.test}[name]
+        return {"development": self.development, "seen7": self.seen7, "seen8": self.seen8, "test": self.test}[name]
 
     def large(self, shape: Shape) -> bool:
         """Whether a launch is enough tensor work for the power limit to matter."""
@@ -72,7 +73,7 @@ class Workload:
     def family(self) -> Family:
         """The same as `corpus.tuning` reads it: without domains, which the texts have."""
         dims = tuple(contracts()[self.contract].dims)
-        every = (*self.development, *self.seen, *self.test)
+        every = tuple(s for n in SETS for s in self.shapes(n))
         return Family(
             name=self.name, contracts={self.dtype: self.contract}, kernels=tuple(Member(k, fallback=True) for k in self.kernels),
             dims=dims, ranges={d: (1, max(s[d] for s in every)) for d in dims}, shapes={n: self.shapes(n) for n in SETS},
@@ -94,6 +95,8 @@ GEMM = Workload(
             (2000, 4104, 1000), (6144, 6144, 4096)),
     _shapes("M N K", (320, 1280, 2048), (96, 6144, 3072), (1408, 1664, 2560), (3584, 1792, 640), (1280, 6400, 1920),
             (2200, 3304, 1240), (5632, 5632, 3584)),
+    _shapes("M N K", (448, 1920, 1280), (80, 5632, 2560), (1216, 1472, 2304), (3328, 1408, 832), (1664, 4352, 2176),
+            (1800, 3704, 1160), (6656, 4864, 3072)),
     repeat={"M": 1033, "N": 2053},
 )  # fmt: skip
 
@@ -107,6 +110,8 @@ KMEANS = Workload(
             (1, 1500, 8192, 192), (1, 90000, 2048, 192), (1, 400000, 1500, 112)),
     _shapes("B N C D", (2, 900, 3000, 64), (4, 2500, 640, 96), (1, 24000, 768, 128), (1, 150000, 200, 112), (12, 5000, 900, 48),
             (1, 1800, 6000, 224), (1, 70000, 2500, 208), (1, 300000, 1200, 80)),
+    _shapes("B N C D", (2, 1100, 2600, 80), (5, 3300, 480, 112), (1, 28000, 640, 160), (1, 120000, 250, 96), (10, 6000, 700, 32),
+            (1, 2200, 5000, 208), (1, 80000, 1800, 224), (1, 350000, 900, 48)),
     fits={"DP": Fit("D", 16)}, repeat={"B": 3, "N": 50021},
 )  # fmt: skip
 
@@ -117,6 +122,7 @@ SOFTMAX = Workload(
             (1056, 1024)),
     _shapes("M N", (200, 1800), (2600, 640), (3000, 3000), (8192, 8192), (240, 30000), (20000, 2560), (1320, 16384)),
     _shapes("M N", (150, 2400), (3100, 900), (2500, 4000), (6000, 10000), (400, 24000), (30000, 1920), (1600, 12288)),
+    _shapes("M N", (180, 2200), (2900, 760), (2200, 5200), (5000, 12000), (360, 26000), (25000, 2240), (1450, 14000)),
     fits={"NMAX": Fit("N")}, repeat={"M": 1033},
 )  # fmt: skip
 
@@ -127,6 +133,7 @@ RMSNORM = Workload(
             (20000, 1536)),
     _shapes("M D", (72, 1536), (777, 5120), (8192, 1024), (3000, 3072), (30000, 768), (12288, 8192), (32768, 2560)),
     _shapes("M D", (100, 2304), (1000, 3584), (6144, 1280), (2200, 4608), (50000, 640), (10000, 7168), (24000, 3328)),
+    _shapes("M D", (90, 1792), (900, 4352), (7000, 1152), (2700, 3840), (44000, 896), (9500, 6656), (28000, 2816)),
     fits={"DMAX": Fit("D")}, repeat={"M": 1033},
 )  # fmt: skip
 
@@ -136,6 +143,7 @@ COL_SUMS = Workload(
             (10000, 72), (5000, 1536), (800, 16384), (40000, 320), (250000, 128), (7000, 7000), (2000, 264), (1500, 12000)),
     _shapes("M N", (300, 4096), (1500, 640), (20000, 128), (3000, 2304), (6000, 5120), (100000, 256), (12000, 12288)),
     _shapes("M N", (400, 6144), (1200, 896), (25000, 160), (2500, 3584), (8000, 4096), (60000, 384), (9000, 10240)),
+    _shapes("M N", (350, 5120), (1300, 768), (22000, 192), (2800, 2816), (7200, 4608), (70000, 320), (11000, 8704)),
     repeat={"M": 1033},
 )  # fmt: skip
 
