@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -24,11 +25,14 @@ SCHEDULERS = 4
 ASSUMED: Mapping[str, float] = {
     "load": 300, "load_hbm": 700, "l1": 40, "smem_load": 30, "tma": 700, "tma_hbm": 1100, "hop": 90, "far": 240, "passed": 150,
     "named": 35, "cluster": 350, "fence": 40, "wgmma": 90, "mma": 33, "cta_start": 150, "turnaround": 450,
-    "start": 500, "atomic_line": 15, "release": 560, "launch_us": 1.5, "dependent_us": 1.0,
+    "start": 500, "atomic_line": 15, "release": 560, "crowd_l2": 13, "crowd_hbm": 57, "launch_us": 1.5, "dependent_us": 1.0,
 }  # fmt: skip
 """Latencies in clocks, the clocks of an SM between two CTA starts and the microseconds of a launch where nothing was measured. The
 orders of magnitude are those of sm_90a."""
 
+
+GPCS = 8
+"""GPCs of a device (Hopper and Blackwell): clusters of an H200 start in eight."""
 
 FREE = 0.04
 """Part of a product's clocks in which other instructions cost it nothing: one minimum per element of it does not show."""
@@ -65,7 +69,8 @@ class Machine:
     `fma`, `alu`, `special`, `shuffle` in lanes per clock and SM; `latency` by name (see `ASSUMED`); `wgmma`: FLOP per clock and SM by
     form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
     keeps others away; `l2_keeps`: bytes up to which a footprint stays in L2 from launch to launch, and from which nothing of it does;
-    `drag`: how issue slots slow products down (see `_drag`). `cluster_sms`: on how many
+    `drag`: how issue slots slow products down (see `_drag`). `gpcs`: groups of SMs that get what they share once. `cluster_sms`: on how
+    many
     SMs clusters of so many CTAs run.
     `spread`: by bound class, between which multiples of a prediction measured times lie. `calibrated` and `source` say where
     all this comes from; `assumed`: latencies that come from
@@ -98,6 +103,7 @@ class Machine:
     alu_slots: float = 1.0
     l2_keeps: tuple[float, float] = (64e6, 78e6)
     drag: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    gpcs: int = GPCS
     cluster_sms: Mapping[int, int] = field(default_factory=dict)
     spread: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     calibrated: bool = False
@@ -191,6 +197,7 @@ def _measured(target: Target, c: Calibration) -> Machine:
     first, empty = c.rates.get("launch.first_load.all_sms"), c.rates.get("launch.graph.all_sms")
     known = {name: c.value(rate) for name, rate in LATENCIES.items() if rate in c.rates} | {"wgmma": alone}
     known |= _load_latencies(c, clock) | _starts(c, clock)
+    known |= _crowds(c, {"l2": v("l2.read"), "hbm": read}, clock)
     if "atomic.line.share32" in c.rates and "atomic.line.share1056" in c.rates:
         # 8 warps an SM. Operations of few SMs on a line follow each other more slowly than those of all: the mean of both, in ratio
         few, all_sms = (8 * c.sms / n / c.value(f"atomic.line.share{n}") for n in (32, 1056))
@@ -233,6 +240,31 @@ def _load_latencies(c: Calibration, clock_hz: float) -> dict[str, float]:
         found = c.rates.get(f"flight.{where}.read.warps4.loads1")
         if found is not None:
             out[name] = 4 * 512.0 * c.sms / found.value * clock_hz - LOOP_CLK
+    return out
+
+
+CROWD_FROM, CROWD_TO = 0.25, 0.97
+"""Parts of the peak between which what a load waits longer says how queues grow."""
+
+
+def _crowds(c: Calibration, peak: Mapping[str, float], clock_hz: float) -> dict[str, float]:
+    """Clocks C of the law  latency = latency alone + C x / (1 - x)  at a part x of the peak, for L2 and device memory: the median over
+    numbers of warps with a load of 512 bytes each on its way, whose latency is what is on its way over the rate (Little's law)."""
+    out = {}
+    for where, most in peak.items():
+        rates = c.family(f"flight.{where}.read.warps")
+        alone = rates.get("4.loads1")
+        if alone is None:
+            continue
+        waits = []
+        for name, rate in rates.items():
+            found = re.fullmatch(r"(\d+)\.loads1", name)
+            x = rate / most
+            if found and CROWD_FROM < x < CROWD_TO:
+                longer = 512.0 * c.sms * (int(found[1]) / rate - 4 / alone)
+                waits.append(max(0.0, longer) * clock_hz * (1 - x) / x)
+        if waits:
+            out[f"crowd_{where}"] = statistics.median(waits)
     return out
 
 

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from analyses.cost.code import Code, Kind, code_of, division_of
@@ -309,13 +309,13 @@ class Program:
 
         if gates is None and part is None and not zero:
             return _plain(code)
+        reduced = _reduced(code)
 
         def emit(c: _Run) -> None:
             for slot in zero:
                 c.env[slot] = 0
-            c.out.append(
-                (code, gates(c) if gates is not None else (), part(c.env) if part is not None else 1.0, c.mult)
-            )
+            exists = part(c.env) if part is not None else 1.0
+            c.out.append((reduced(exists) if exists < 1 else code, gates(c) if gates is not None else (), exists, c.mult))
 
         return emit
 
@@ -534,8 +534,29 @@ def _inside(d: B.RegionDim, extent: B.SX) -> bool:
     return d.start.value + d.size <= extent.value
 
 
+def _reduced(code: Code) -> Callable[[float], Code]:
+    """What a store costs of which only a part exists: each lane's pieces stand in a branch, and what is worked out for one alone with it,
+    so that warps without any go past. Of others all is executed."""
+    if code.kind != Kind.STORE or code.region is None:
+        return lambda part: code
+    made: dict[float, Code] = {}
+
+    def of(part: float) -> Code:
+        found = made.get(part)
+        if found is None:
+            found = made[part] = replace(
+                code, pipes=tuple((p, c * part) for p, c in code.pipes), own=code.own * part, issue=code.issue * part, drag=code.drag * part
+            )
+        return found
+
+    return of
+
+
 LINE = 128
 """Bytes of a line of L2."""
+STRADDLED = 0.6
+"""What a second line costs that a row of a bulk copy reaches into, in lines: its tag is looked up, but only sectors that are needed
+cross. (Fitted to products of 1000 to 2504 elements a row on the H200.)"""
 
 
 def _moved(code: Code) -> Callable[[list[Any]], float] | None:
@@ -555,7 +576,7 @@ def _moved(code: Code) -> Callable[[list[Any]], float] | None:
 
     def moved(env: list[Any]) -> float:
         aligned = math.gcd(_number(pitch, env) * size // 8, LINE)
-        straddle = 1.0 + (1.0 - aligned / LINE) / lines
+        straddle = 1.0 + STRADDLED * (1.0 - aligned / LINE) / lines
         return straddle * (part(env) if part is not None else 1.0)
 
     return moved

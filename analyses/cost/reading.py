@@ -195,7 +195,7 @@ def _read(
             for code, _, part, mult in a.events:
                 times = mult * a.weight * share
                 flop += code.flop * times
-                own = moved.shares.get(code.site, 1.0) * (1 - moved.near.get(code.site, 0.0))
+                own = moved.crossing.get(code.site, 1.0) * (1 - moved.near.get(code.site, 0.0))
                 passed[code.kind in (Kind.STORE, Kind.COPY_OUT)] += code.l2 * own * part * times
                 amounts[i] += code.l2 * part * mult * a.weight
     scale = grid.ctas * grid.average / cluster
@@ -372,8 +372,9 @@ def _rates(m: Machine, clock_hz: float, grid: Grid, moved: Traffic, without: fro
         hbm=INFINITE if "hbm" in without else min(m.hbm_read * share, port),
         hbm_write=INFINITE if "hbm" in without else min(m.hbm_write * share, port),
         latency_l2=late * m.latency["load"], latency_hbm=late * m.latency["load_hbm"], copy_l2=late * m.latency["tma"],
-        copy_hbm=late * m.latency["tma_hbm"], shares=moved.shares, misses=moved.misses, late=moved.late, near=moved.near,
+        copy_hbm=late * m.latency["tma_hbm"], shares=moved.crossing, misses=moved.misses, late=moved.late, near=moved.near,
         l1=m.smem, latency_l1=late * m.latency["l1"],
+        crowd_l2=late * m.latency["crowd_l2"], crowd_hbm=late * m.latency["crowd_hbm"],
     )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """What CTAs share: which bytes are distinct between CTAs that run at once, and which come from device memory.
 
-L2 answers CTAs that ask for the same line at about the same time once. A line that was asked for before is still there while less than
-L2 keeps has passed since: CTAs are looked at wave by wave, and of every panel (what an op reads at one place, its inner loops
-included) the last wave that asked for it is remembered.
+CTAs of one GPC that ask L2 for the same line at about the same time get it once; those of another GPC get it again (H200: what two SMs
+of a GPC share comes to both almost twice as fast, what SMs of different GPCs share does not). A line that was asked for before is still
+there while less than L2 keeps has passed since: CTAs are looked at wave by wave, and of every panel (what an op reads at one place, its
+inner loops included) the last wave that asked for it is remembered.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ WAVES = 4
 
 @dataclass
 class Traffic:
-    """By site of an op that moves global memory: `shares`, the part of its bytes that is distinct between CTAs at one time; `misses`, the
-    part of its bytes that passes device memory; `late`, how likely what it asks for is not in L2; `near`, the part of what registers load
-    that L1 has. adds: atomic operations on the line of memory that most are done on. reads, writes: bytes of device memory."""
+    """By site of an op that moves global memory: `shares`, the part of its bytes that is distinct between CTAs at one time; `crossing`,
+    that is distinct between those of a GPC; `misses`, the part of its bytes that passes device memory; `late`, how likely what it asks
+    for is not in L2; `near`, the part of what registers load that L1 has. adds: atomic operations on the line of memory that most are
+    done on. reads, writes: bytes of device memory."""
 
     shares: dict[int, float] = field(default_factory=dict)
+    crossing: dict[int, float] = field(default_factory=dict)
     misses: dict[int, float] = field(default_factory=dict)
     late: dict[int, float] = field(default_factory=dict)
     near: dict[int, float] = field(default_factory=dict)
@@ -79,9 +82,15 @@ def traffic(
     slots = min(grid.ctas, grid.sms * grid.busy)
     chosen = _sample(slots, len(places.tensor), max(NEIGHBOURS, bound.launch.cluster))
     sampled = len(chosen)
-    first = places.wave(chosen, slots, 0)
+    first: dict[int, set[Any]] = {}
+    crossing: dict[int, int] = defaultdict(int)
+    for ctas in _gpcs(chosen, bound.launch.cluster, min(slots, grid.sms), m.gpcs):
+        for site, at in places.wave(ctas, slots, 0).items():
+            first.setdefault(site, set()).update(at)
+            crossing[site] += len(at)
     for site, at in first.items():
-        found.shares[site] = len(at) / sampled if sampled else 1.0
+        found.shares[site] = len(at) / sampled
+        found.crossing[site] = crossing[site] / sampled
     gone = absent(_kept(bound, ops, found.shares, sizes), m)
     visit = {
         site: (asked[site] if found.shares.get(site, 1.0) > 0.5 else one[site]) / places.visits.get(site, 1)
@@ -107,6 +116,14 @@ def traffic(
         if t.direction != "In":
             found.writes += min(amount, once * gone)
     return found
+
+
+def _gpcs(ctas: Sequence[int], cluster: int, sms: int, gpcs: int) -> list[list[int]]:
+    """CTAs by the GPC that they start on: clusters take turns, CTAs without fill one GPC after the other (H200)."""
+    out: list[list[int]] = [[] for _ in range(gpcs)]
+    for i in ctas:
+        out[(i // cluster if cluster > 1 else i * gpcs // sms) % gpcs].append(i)
+    return out
 
 
 def _sample(slots: int, sites: int, near: int) -> Sequence[int]:

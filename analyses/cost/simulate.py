@@ -28,6 +28,9 @@ PIECES = 4
 same time share them and end at about the same time."""
 BACKLOG = 2000.0
 """Clocks of stores on their way at which a unit has to wait before it can store more."""
+SETTLE, CROWDED = 1000.0, 0.95
+"""Clocks by which the part of the time that memory has worked is taken for lower at first; the part from which queues grow no longer,
+because SMs have only so much on its way."""
 SLACK = 8.0
 """An agent goes on while its clock is no further ahead of the others."""
 
@@ -439,6 +442,17 @@ class _Simulation:
             busy["smem"] += smem
         return end
 
+    def _crowd(self, sm: _Sm, hbm: float, end: float) -> float:
+        """Clocks that what is read waits among what other SMs ask for: they ask at random times, which makes queues even where there is
+        enough for all, and longer ones the less is left over: x / (1 - x) as in any queue, x the part of the time that the server works."""
+        t = end + SETTLE
+        used = min(CROWDED, sm.busy["l2"] / t)
+        wait = self.rates.crowd_l2 * used / (1 - used)
+        if hbm > 0.0:
+            used = min(CROWDED, sm.busy["hbm"] / t)
+            wait += self.rates.crowd_hbm * used / (1 - used)
+        return wait
+
     # ---- effects -----------------------------------------------------------------------------------------------------
 
     def _effect(self, code: Code, weight: float) -> tuple[Effect | None, Any]:
@@ -483,6 +497,7 @@ class _Simulation:
             sm = a.sm
             if near < 1:
                 end = self._move(sm, way, part * (1 - near), t)
+                end += self._crowd(sm, way[1], end)
             if first:
                 sm.smem = (sm.smem if sm.smem > t else t) + first * part
                 end = max(end, sm.smem)
@@ -501,7 +516,8 @@ class _Simulation:
 
     def _copy_in(self, i, a, needed, gates, part, t, event) -> float:
         way, latency = needed
-        end = self._move(a.sm, way, part, t) + latency
+        end = self._move(a.sm, way, part, t)
+        end += latency + self._crowd(a.sm, way[1], end)
         if end > a.sm.arriving:
             a.sm.arriving = end
         for g in gates:
@@ -548,7 +564,8 @@ class _Simulation:
 
     def _cp_async(self, i, a, needed, gates, part, t, event) -> float:
         way, latency = needed
-        a.cp_last = max(a.cp_last, self._move(a.sm, way, part, t) + latency)
+        end = self._move(a.sm, way, part, t)
+        a.cp_last = max(a.cp_last, end + latency + self._crowd(a.sm, way[1], end))
         return t
 
     def _cp_commit(self, i, a, code, gates, part, t, event) -> float:

@@ -9,8 +9,9 @@ from analyses.cost.code import Code
 
 @dataclass(frozen=True)
 class Rates:
-    """What the simulated SM gets of what all SMs share. Bytes per clock: port, l2 (what no other SM asks for at that time), l2_write,
-    hbm, hbm_write; latencies in clocks; per site: the parts of its bytes that count against L2 and against device memory."""
+    """What the simulated SM gets of what all SMs share. Bytes per clock: port, l2 (what no other SM of the GPC asks for at that time),
+    l2_write, hbm, hbm_write; latencies in clocks; per site: the parts of its bytes that count against L2 and against device memory.
+    crowd_l2, crowd_hbm: clocks that a read waits longer where half of the rate is used (`simulate._Simulation._crowd`)."""
 
     port: float
     l2: float
@@ -27,6 +28,8 @@ class Rates:
     late: dict[int, float]
     near: dict[int, float]
     latency_l1: float
+    crowd_l2: float
+    crowd_hbm: float
 
     def load_latency(self, site: int) -> float:
         """Clocks until a load of a site arrives, queues aside."""

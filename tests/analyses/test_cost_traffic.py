@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from analyses.cost.estimate import L2
+from analyses.cost.sharing import _gpcs
+from analyses.cost.simulate import SETTLE
 from tests.analyses.toy_machine import OVERHEAD, WAIT, bound_of, clocks, latency, per_trip, run, toy
 
 COPIES = """
@@ -258,3 +260,45 @@ def test_reads_and_writes_pass_l2_at_once(read: int, write: int, bound: float) -
     row = 4 << 17  # read twice, far beyond L1, and written once
     assert e.l2_bytes == 4 * 3 * row
     assert e.bounds_us["l2"] == pytest.approx(row * bound / 1000) and e.time_us > e.bounds_us["l2"]
+
+
+def test_what_sms_of_one_gpc_share_crosses_once_and_to_every_gpc_again() -> None:
+    rates = {"l2": 4 * 32e9, "port": 64}
+    alone, shared = next_copy(4, own=1, **rates), next_copy(4, own=0, **rates)
+    assert next_copy(4, own=0, gpcs=4, **rates) == pytest.approx(alone)  # an SM each
+    assert shared < next_copy(4, own=0, gpcs=2, **rates) < alone
+
+
+def test_clusters_take_turns_among_gpcs_and_other_ctas_fill_one_after_the_other() -> None:
+    assert _gpcs(range(8), 1, 8, 2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert _gpcs(range(8), 2, 8, 2) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert _gpcs(range(6), 1, 4, 2) == [[0, 1, 4, 5], [2, 3]], "the second CTAs of the SMs"
+
+
+@pytest.mark.parametrize("server", ["l2", "hbm"])
+def test_reads_wait_longer_the_busier_memory_is(server: str) -> None:
+    shape, start = {"G": 4, "N": 64 * 4, "n": 1}, "warm" if server == "l2" else "cold"
+    rates = {"l2": 4 * 32e9, "port": 32.0} if server == "l2" else {"hbm_read": 4 * 32e9, "l2": 4 * 1e12}
+    plain, crowded = (
+        clocks(COPIES, shape, toy(latency=latency(**{f"crowd_{server}": c}), **rates), l2=start) for c in (0.0, 100.0)
+    )
+    busy = TILE / 32  # clocks of the only copy, from when its instructions are issued
+    used = busy / (ISSUED + busy + SETTLE)
+    assert crowded - plain == pytest.approx(100 * used / (1 - used), rel=0.05)
+
+
+PIECES = """
+@kernel(target="sm_90a")
+def pieces(y: Out[f32, G, N, D], p: f32, trips: i32):
+    launch(ctas=G)
+    unit = role(warp)
+    with unit:
+        v = fragment(f32, vec(4).cols[512], p)
+        for i in range(trips):
+            store(y[cta, i, :], v * p)
+"""
+
+
+def test_of_a_store_only_what_exists_is_executed() -> None:
+    whole, half, quarter = (per_trip(PIECES, {"G": 4, "N": 128, "D": d}) for d in (512, 256, 128))
+    assert whole - half == pytest.approx(2 * (half - quarter)) and half - quarter > 4  # as many products a lane are left out

@@ -21,7 +21,7 @@ TOY = replace(
     hbm_write=1e15, l2=1e15, l2_write=1e15, port=1e6, port_alone=1e6, write_alone=1e6, smem=1e6, far=1e6, far_pieces=1e6,
     fma=128, alu=64, special=16,
     shuffle=32, latency=LATENCY, wgmma={}, mma_sync=0.5, flop={16: 4096, 8: 8192, 32: 2048}, alu_slots=1.0, l2_keeps=(1e12, 2e12),
-    drag=(0.0, 0.0, 0.0), cluster_sms={}, calibrated=False, source="toy",
+    drag=(0.0, 0.0, 0.0), gpcs=1, cluster_sms={}, calibrated=False, source="toy",
 )  # fmt: skip
 """Memory is endless and nothing starts late, so that a test pays what it names."""
 WAIT = 6 * OVERHEAD

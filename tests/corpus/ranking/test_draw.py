@@ -14,7 +14,7 @@ from corpus.tuning.candidates import Rejection
 
 TINY = Workload(
     "tiny", "rmsnorm", "bf16", ("rmsnorm", "rmsnorm_rows"), ({"M": 4, "D": 1000}, {"M": 8, "D": 512}), ({"M": 3, "D": 768},),
-    ({"M": 2, "D": 256},),
+    (), ({"M": 2, "D": 256},),
     fits={"DMAX": Fit("D")},
 )  # fmt: skip
 

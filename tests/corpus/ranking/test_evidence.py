@@ -19,7 +19,7 @@ from lowering.runtime import bench
 from tests.corpus.tuning import played, small
 from tests.corpus.tuning.played import Played
 
-SMALL = Workload("small", "kmeans_assign", "bf16", ("kmeans_packed",), small.SMALL, (), ())
+SMALL = Workload("small", "kmeans_assign", "bf16", ("kmeans_packed",), small.SMALL, (), (), ())
 
 
 @pytest.fixture
