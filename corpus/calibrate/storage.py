@@ -309,6 +309,11 @@ def _shared_boxes() -> Iterator[Probe]:
             f"tma.l2.shared{share}.rows256", "rings", "tma_shared", box, "B/clk/SM", "per_clk", box / 50,
             {"ROWS": 256, "STAGES": 4, "SHARE": share}, {"G": SMS, "R": L2_ROWS}, sass={"UTMALDG": 1},
         )  # fmt: skip
+    for apart in (16, 33, 66):
+        yield Probe(
+            f"tma.l2.apart{apart}.rows256", "gpcs", "tma_apart", 256 * 128.0, "B/clk/SM", "per_clk", 256 * 128.0 / 50,
+            {"ROWS": 256, "STAGES": 4, "APART": apart}, {"G": SMS, "R": L2_ROWS}, sass={"UTMALDG": 1},
+        )  # fmt: skip
     for rows in (8, 64):
         for boxes in (1, 2, 4):
             for busy in (0, 1):
