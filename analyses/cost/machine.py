@@ -70,10 +70,8 @@ class Machine:
     form (ss, rs) and columns; `flop`: the peak by bits of an input element. `alu_slots`: for how many issue slots an ALU instruction
     keeps others away; `l2_keeps`: bytes up to which a footprint stays in L2 from launch to launch, and from which nothing of it does;
     `drag`: how issue slots slow products down (see `_drag`). `gpcs`: groups of SMs that get what they share once. `cluster_sms`: on how
-    many
-    SMs clusters of so many CTAs run.
-    `spread`: by bound class, between which multiples of a prediction measured times lie. `calibrated` and `source` say where
-    all this comes from; `assumed`: latencies that come from
+    many SMs clusters of so many CTAs run. `spread`: by bound class, between which multiples of a prediction measured times lie.
+    `calibrated` and `source` say where all this comes from; `assumed`: latencies that come from
     `ASSUMED` all the same, because nothing measures them or the calibration is older than what does.
     """
 

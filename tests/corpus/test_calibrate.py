@@ -371,6 +371,22 @@ def test_a_calibration_without_a_rate_that_nothing_stands_for_says_which(lacks: 
     assert rule(refused) == "cost/rate-missing"
 
 
+@pytest.mark.parametrize("wait_clk", [20.0, 80.0])
+def test_how_reads_wait_among_others_is_read_from_loads_in_flight(wait_clk: float) -> None:
+    """512 bytes a warp and latency, where latency = 800 clocks + wait x / (1 - x) at a part x of the peak."""
+    found = reading.find("sm_90a")
+    assert found is not None
+    peak, clock = found.best("hbm.read."), found.value("clock.under.memory") * 1e6
+    rates = {k: r for k, r in found.rates.items() if not k.startswith("flight.hbm.read.")}
+    for x in (0.4, 0.6, 0.8):
+        latency = (800 + wait_clk * x / (1 - x)) / clock
+        warps = round(x * peak * latency / (512 * found.sms))
+        rates[f"flight.hbm.read.warps{warps}.loads1"] = replace(found.rates["hbm.read.ctas2"], value=512 * warps * found.sms / latency)
+    rates["flight.hbm.read.warps4.loads1"] = replace(found.rates["hbm.read.ctas2"], value=4 * 512 * found.sms / (800 / clock))
+    m = Machine.of(targets.get("sm_90a"), replace(found, rates=rates))
+    assert m.latency["crowd_hbm"] == pytest.approx(wait_clk, rel=0.2)  # whole warps
+
+
 # ---- the committed files ---------------------------------------------------------------------------------------------
 
 
