@@ -442,16 +442,17 @@ class _Simulation:
             busy["smem"] += smem
         return end
 
-    def _crowd(self, sm: _Sm, hbm: float, end: float) -> float:
-        """Clocks that what is read waits among what other SMs ask for: they ask at random times, which makes queues even where there is
+    def _read(self, sm: _Sm, way: tuple[float, float, float], part: float, t: float) -> float:
+        """As `_move`, and what is read waits among what other SMs ask for: they ask at random times, which makes queues even where there is
         enough for all, and longer ones the less is left over: x / (1 - x) as in any queue, x the part of the time that the server works."""
-        t = end + SETTLE
-        used = min(CROWDED, sm.busy["l2"] / t)
+        end = self._move(sm, way, part, t)
+        passed = end + SETTLE
+        used = min(CROWDED, sm.busy["l2"] / passed)
         wait = self.rates.crowd_l2 * used / (1 - used)
-        if hbm > 0.0:
-            used = min(CROWDED, sm.busy["hbm"] / t)
+        if way[1] > 0.0:
+            used = min(CROWDED, sm.busy["hbm"] / passed)
             wait += self.rates.crowd_hbm * used / (1 - used)
-        return wait
+        return end + wait
 
     # ---- effects -----------------------------------------------------------------------------------------------------
 
@@ -496,8 +497,7 @@ class _Simulation:
         if part:
             sm = a.sm
             if near < 1:
-                end = self._move(sm, way, part * (1 - near), t)
-                end += self._crowd(sm, way[1], end)
+                end = self._read(sm, way, part * (1 - near), t)
             if first:
                 sm.smem = (sm.smem if sm.smem > t else t) + first * part
                 end = max(end, sm.smem)
@@ -516,8 +516,7 @@ class _Simulation:
 
     def _copy_in(self, i, a, needed, gates, part, t, event) -> float:
         way, latency = needed
-        end = self._move(a.sm, way, part, t)
-        end += latency + self._crowd(a.sm, way[1], end)
+        end = self._read(a.sm, way, part, t) + latency
         if end > a.sm.arriving:
             a.sm.arriving = end
         for g in gates:
@@ -564,8 +563,7 @@ class _Simulation:
 
     def _cp_async(self, i, a, needed, gates, part, t, event) -> float:
         way, latency = needed
-        end = self._move(a.sm, way, part, t)
-        a.cp_last = max(a.cp_last, end + latency + self._crowd(a.sm, way[1], end))
+        a.cp_last = max(a.cp_last, self._read(a.sm, way, part, t) + latency)
         return t
 
     def _cp_commit(self, i, a, code, gates, part, t, event) -> float:

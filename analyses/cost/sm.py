@@ -11,7 +11,7 @@ from analyses.cost.code import Code
 class Rates:
     """What the simulated SM gets of what all SMs share. Bytes per clock: port, l2 (what no other SM of the GPC asks for at that time),
     l2_write, hbm, hbm_write; latencies in clocks; per site: the parts of its bytes that count against L2 and against device memory.
-    crowd_l2, crowd_hbm: clocks that a read waits longer where half of the rate is used (`simulate._Simulation._crowd`)."""
+    crowd_l2, crowd_hbm: clocks that a read waits longer where half of the rate is used (`simulate._Simulation._read`)."""
 
     port: float
     l2: float
